@@ -37,28 +37,6 @@ func Decode[T any](data []byte) (T, error) {
 	return v, nil
 }
 
-// DecodeLenient is [Decode] for DEL, which must work even if somebody has broken the
-// configuration after the ADD. It takes the last value of a key given twice, and leaves out each key of
-// data whose value does not fit T, a struct or a map. It fails, with [ErrDecode], only if
-// data is not a JSON object.
-func DecodeLenient[T any](data []byte) (T, error) {
-	var zero, v T
-	if jsonKind(data) != "an object" || !json.Valid(data) {
-		return zero, checkObject(data) // says why
-	}
-	if json.Unmarshal(data, &v) == nil {
-		return v, nil
-	}
-	v = zero
-	for key, value := range rawjson.Members(data) {
-		one := object{key: value}.marshal()
-		if json.Unmarshal(one, new(T)) == nil {
-			_ = json.Unmarshal(one, &v)
-		}
-	}
-	return v, nil
-}
-
 // unmarshal is [json.Unmarshal] of data, which is valid JSON, after checkSpelling. It fails with
 // ErrDecode.
 func unmarshal(data []byte, v any) error {

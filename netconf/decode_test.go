@@ -152,39 +152,6 @@ func TestDecodeErrors(t *testing.T) {
 	wantError{kind: decode, network: "m"}.check(t, err)
 }
 
-func TestDecodeLenient(t *testing.T) {
-	t.Parallel()
-	type conf struct {
-		Name string         `json:"name"`
-		Size map[string]int `json:"size"`
-		Next netconf.Plugin `json:"next"`
-	}
-	next := mustPlugin(t, `{"type":"a"}`)
-	for text, want := range map[string]conf{
-		`{}`: {},
-		` {"name":"a","size":{"b":1},"next":{"type":"a"},"x":1e400} `: {"a", map[string]int{"b": 1}, next},
-		`{"size":{"b":1,"c":"x"},"next":{"type":"a"},"NAME":"a"}`:     {"a", nil, next},
-		`{"name":7,"size":[],"next":{"type":7}}`:                      {},
-		`{"name":"a","name":"b","size":7}`:                            {Name: "b"},
-		`{"name":"a","name":7}`:                                       {Name: "a"},
-		`{"name":"a","next":{"type":"a","type":"b"}}`:                 {Name: "a"},
-		"{\"name\":\"<a>\",\"x\":\"\xff\",\"size\":7}":                {Name: "<a>"},
-		`{"name":"a","x":` + nested(bounds.Depth) + `}`:               {Name: "a"},
-	} {
-		got, err := netconf.DecodeLenient[conf]([]byte(text))
-		nodetest.OK(t, err)
-		nodetest.Equal(t, text, got, want)
-	}
-	keys, err := netconf.DecodeLenient[map[string]json.RawMessage]([]byte(`{"a":"<","a":1,"b":[]}`))
-	nodetest.OK(t, err)
-	nodetest.Equal(t, "keys", keys, map[string]json.RawMessage{"a": json.RawMessage("1"), "b": json.RawMessage("[]")})
-	for _, text := range []string{"", " ", "null", `[{"name":"a"}]`, `"a"`, "7", `{"name":"a"`, `{"name":"a"}}`, `{"name":"a"} {}`, "{\"\xff\"", "\xff"} {
-		got, err := netconf.DecodeLenient[conf]([]byte(text))
-		wantError{kind: netconf.ErrDecode, code: 6}.check(t, err)
-		nodetest.Equal(t, text, got, conf{})
-	}
-}
-
 // The search for the path of a wrong key decodes 1 MiB, and eight times the data, at most.
 func TestPathInDeepDataIsBounded(t *testing.T) {
 	t.Parallel()
@@ -443,7 +410,7 @@ func TestNetworkOfTheGreatestDepthCanBeReadBack(t *testing.T) {
 			n, err = n.EditPlugins(s[0].Edits()...)
 		}
 		if err == nil {
-			n, err = n.Edit(netconf.Default("name", "n"))
+			n, err = n.Complete("n", "")
 		}
 		nodetest.OK(t, err)
 		recorded, _ := n.MarshalJSON()

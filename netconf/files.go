@@ -73,18 +73,19 @@ func (n Network) Complete(name, version string) (Network, error) {
 	if err := n.checkForm(); err != nil {
 		return Network{}, err
 	}
-	var edits []Edit
-	lacks := func(key string) bool { raw, ok := n.keys[key]; return !ok || string(raw) == `""` }
+	keys := n.keys.shallow()
+	lacks := func(key string) bool { raw, ok := keys[key]; return !ok || string(raw) == `""` }
 	if name != "" && lacks("name") {
-		edits = append(edits, Set("name", name))
+		keys["name"] = encodeString(name)
 	}
-	if _, several := n.keys["cniVersions"]; version != "" && lacks("cniVersion") && !several {
-		edits = append(edits, Set("cniVersion", version))
+	if _, several := keys["cniVersions"]; version != "" && lacks("cniVersion") && !several {
+		keys["cniVersion"] = encodeString(version)
 	}
-	if edits == nil {
-		return n, nil
+	completed, err := newNetwork(keys, n.plugins)
+	if err != nil {
+		return Network{}, inNetwork(keys.nameForErrors(), err)
 	}
-	return n.Edit(edits...)
+	return completed, nil
 }
 
 // checkForm fails with ErrInvalid unless n is a list or a lone plugin to all programs.

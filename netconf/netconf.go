@@ -30,7 +30,7 @@ import (
 //
 // It is immutable: a method that changes something returns a new Network, and what
 // methods return is a copy. Goroutines may share it. The zero Network has no
-// plugins and marshals as null. [Network.Edit], [Network.EditPlugins],
+// plugins and marshals as null. [Network.EditPlugins],
 // [Network.WithPlugins] and [Network.Request] reject it with [ErrInvalid].
 type Network struct {
 	keys    object   // list-level keys without "plugins"; nil only in the zero Network
@@ -48,9 +48,8 @@ type Network struct {
 //
 // An object with both "plugins" and "type" is a list.
 //
-// "name" and "cniVersion" may be absent or null, for a meta-plugin to fill in:
-//
-//	n, err = n.Edit(netconf.Default("name", name))
+// "name" and "cniVersion" may be absent or null, for a meta-plugin to fill in with
+// [Network.Complete].
 //
 // Parse fails with [ErrDecode] where data is not JSON, has two values for a key, or has
 // a value of the wrong JSON type under a key of the specification, and with
@@ -290,16 +289,6 @@ func (n Network) DisableCheck() bool { return n.list.disableCheck }
 // See [Network.DisableCheck] for the values.
 func (n Network) DisableGC() bool { return n.list.disableGC }
 
-// Get returns the value of a key of the network's own object, the list, and whether it is
-// there. The value of "plugins" is what [Network.MarshalJSON] writes.
-func (n Network) Get(key string) (json.RawMessage, bool) {
-	if key == "plugins" {
-		return n.marshalPlugins(), !n.IsZero()
-	}
-	raw, ok := n.keys[key]
-	return bytes.Clone(raw), ok
-}
-
 // IsZero reports whether n is the zero Network.
 func (n Network) IsZero() bool { return n.keys == nil && len(n.plugins) == 0 }
 
@@ -309,33 +298,6 @@ func (n Network) Equal(m Network) bool {
 	a, _ := n.MarshalJSON()
 	b, _ := m.MarshalJSON()
 	return bytes.Equal(a, b)
-}
-
-// Edit applies edits, in order, to the network's own keys, and returns the result;
-// n stays unchanged. Edits see "plugins" but must not change it. Edit fails with
-// [ErrInvalid] or [ErrDecode] when an edit does that, or leaves what [Parse] would
-// not accept. An error of an edit becomes an [*Error].
-func (n Network) Edit(edits ...Edit) (Network, error) {
-	if n.IsZero() {
-		return Network{}, &Error{Kind: ErrInvalid, Err: errZeroNetwork}
-	}
-	keys := n.keys.clone()
-	before := n.marshalPlugins()
-	keys["plugins"] = before
-	keys, err := keys.edit(edits)
-	if err != nil {
-		return Network{}, inNetwork(n.Name(), err)
-	}
-	if !bytes.Equal(keys["plugins"], before) {
-		return Network{}, n.fail(ErrInvalid, "plugins", errors.New("not to be edited as a key of the network"))
-	}
-	delete(keys, "plugins")
-	name := keys.nameForErrors()
-	m, err := newNetwork(keys, n.plugins)
-	if err != nil {
-		return Network{}, inNetwork(name, err)
-	}
-	return m, nil
 }
 
 // EditPlugins applies the same edits to every plugin and returns the network of

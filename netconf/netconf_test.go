@@ -98,17 +98,12 @@ func TestZeroNetwork(t *testing.T) {
 	if string(data) != "null" || err != nil {
 		t.Errorf("marshals to %s, %v; want null", data, err)
 	}
-	if _, ok := n.Get("plugins"); ok {
-		t.Error("zero Network has plugins")
-	}
 	if err := json.Unmarshal(data, &n); err != nil || !n.IsZero() {
 		t.Errorf("null unmarshals to %v, %v", n, err)
 	}
 	if !n.Equal(netconf.Single(netconf.Plugin{})) {
 		t.Error("Single of the zero Plugin is not zero")
 	}
-	_, err = n.Edit(netconf.Set("name", "n"))
-	wantError{kind: netconf.ErrInvalid}.check(t, err)
 	_, err = n.EditPlugins()
 	wantError{kind: netconf.ErrInvalid}.check(t, err)
 	_, err = n.Complete("n", "1.0.0")
@@ -132,10 +127,9 @@ func TestSingle(t *testing.T) {
 	}
 	_, err := half.Request(0, netconf.Request{})
 	wantError{kind: netconf.ErrInvalid, network: "a/b", key: "name"}.check(t, err)
-	_, err = half.Edit()
+	_, err = half.Complete("ab", "")
 	wantError{kind: netconf.ErrInvalid, network: "a/b", key: "name"}.check(t, err)
-	named, err := half.Edit(netconf.Set("name", "ab"))
-	nodetest.OK(t, err)
+	named := netconf.Single(mustPlugin(t, `{"name":"ab","cniVersion":"1.0.0"}`))
 	_, err = named.Request(0, netconf.Request{})
 	wantError{kind: netconf.ErrInvalid, network: "ab", key: "plugins[0].type"}.check(t, err)
 	_, err = named.EditPlugins(netconf.Set("mtu", 1))
@@ -147,22 +141,9 @@ func TestSingle(t *testing.T) {
 	}
 }
 
-func TestNetworkKeys(t *testing.T) {
+func TestPluginsSharesNoMemory(t *testing.T) {
 	t.Parallel()
-	n := nodetest.Parse(`{"name":"n","x": {"b": 1.0},"plugins":[{"type": "a"}]}`)
-	for key, want := range map[string]string{"x": `{"b":1.0}`, "plugins": `[{"type":"a"}]`, "name": `"n"`} {
-		got, ok := n.Get(key)
-		if !ok || string(got) != want {
-			t.Errorf("Get(%q) = %s, %v; want %s", key, got, ok, want)
-		}
-		clear(got) // what Get returned is the caller's
-		if again, _ := n.Get(key); string(again) != want {
-			t.Errorf("Get(%q) shares memory with the network", key)
-		}
-	}
-	if _, ok := n.Get("y"); ok {
-		t.Error("y is there")
-	}
+	n := nodetest.Parse(`{"name":"n","plugins":[{"type": "a"}]}`)
 	plugins := n.Plugins()
 	plugins[0] = netconf.Plugin{}
 	if n.Plugins()[0].Type() != "a" {
@@ -170,19 +151,13 @@ func TestNetworkKeys(t *testing.T) {
 	}
 }
 
-func TestNetworkEdit(t *testing.T) {
+func TestEditPlugins(t *testing.T) {
 	t.Parallel()
 	n := nodetest.Parse(`{"name":"n","x":1,"plugins":[{"type":"a"},{"type":"b","mtu":1}]}`)
 	before, _ := n.MarshalJSON()
-	edited, err := n.Edit(netconf.Default("name", "other"), netconf.Default("cniVersion", "1.0.0"), netconf.Remove("x"), nil)
+	edited, err := n.EditPlugins(netconf.Default("mtu", 9000), nil)
 	nodetest.OK(t, err)
-	want := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},{"mtu":1,"type":"b"}]}`
-	if got, _ := edited.MarshalJSON(); string(got) != want || edited.CNIVersion() != "1.0.0" {
-		t.Errorf("edited is %s, want %s", got, want)
-	}
-	edited, err = n.EditPlugins(netconf.Default("mtu", 9000))
-	nodetest.OK(t, err)
-	want = `{"name":"n","plugins":[{"mtu":9000,"type":"a"},{"mtu":1,"type":"b"}],"x":1}`
+	want := `{"name":"n","plugins":[{"mtu":9000,"type":"a"},{"mtu":1,"type":"b"}],"x":1}`
 	if got, _ := edited.MarshalJSON(); string(got) != want {
 		t.Errorf("edited is %s, want %s", got, want)
 	}
@@ -194,18 +169,8 @@ func TestNetworkEdit(t *testing.T) {
 		}
 		return errors.New("no")
 	}
-	_, err = n.Edit(mangle)
-	wantError{kind: netconf.ErrInvalid, network: "n"}.check(t, err)
 	_, err = n.EditPlugins(mangle)
 	wantError{kind: netconf.ErrInvalid, network: "n", key: "plugins[0]"}.check(t, err)
-	for _, edit := range []netconf.Edit{netconf.Set("plugins", []string{}), netconf.Remove("plugins")} {
-		_, err = n.Edit(edit)
-		wantError{kind: netconf.ErrInvalid, network: "n", key: "plugins"}.check(t, err)
-	}
-	_, err = n.Edit(netconf.Set("name", "../n"))
-	wantError{kind: netconf.ErrInvalid, network: "../n", key: "name"}.check(t, err)
-	_, err = n.Edit(netconf.Set("disableGC", 3))
-	wantError{kind: netconf.ErrDecode, network: "n", key: "disableGC"}.check(t, err)
 	_, err = n.EditPlugins(netconf.Set("type", 1))
 	wantError{kind: netconf.ErrDecode, network: "n", key: "plugins[0].type"}.check(t, err)
 	if after, _ := n.MarshalJSON(); string(after) != string(before) {
@@ -377,20 +342,22 @@ func TestConfigurationIsLossless(t *testing.T) {
 	}
 	for _, value := range values {
 		data := fmt.Sprintf(`{"name":"n","unknown":%[1]s,"plugins":[{"type":"a","unknown":%[1]s}]}`, value)
-		n, err := nodetest.Parse(data).Edit(netconf.Set("cniVersion", "1.1.0"))
+		n, err := nodetest.Parse(data).Complete("", "1.1.0")
 		nodetest.OK(t, err)
 		if n, err = n.EditPlugins(netconf.Set("added", n)); err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := n.Get("unknown"); string(got) != value {
-			t.Errorf("network has %s, want %s", got, value)
-		}
+		own, err := n.MarshalJSON()
+		nodetest.OK(t, err)
+		keys, err := netconf.Decode[map[string]json.RawMessage](own)
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "of the network", string(keys["unknown"]), value)
 		request, err := n.Request(0, netconf.Request{
 			PrevResult:     json.RawMessage(`{"x":` + value + `}`),
 			CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(value)},
 		})
 		nodetest.OK(t, err)
-		keys, err := netconf.Decode[map[string]json.RawMessage](request)
+		keys, err = netconf.Decode[map[string]json.RawMessage](request)
 		nodetest.OK(t, err)
 		if string(keys["unknown"]) != value || string(keys["prevResult"]) != `{"x":`+value+`}` {
 			t.Errorf("request is %s, want %s in it", request, value)

@@ -16,8 +16,10 @@ import (
 
 // Config decodes the configuration of c into a T. For ADD and STATUS it is as
 // strict as [netconf.Decode]. DEL, CHECK and GC must work even if somebody has
-// broken the configuration after the ADD, so for them it is as lenient as
-// [netconf.DecodeLenient]. Every error is a [*netconf.Error].
+// broken the configuration after the ADD: for them Config takes the last value of a key given
+// twice, leaves out each key whose value does not fit T, a struct or a map, and fails, with
+// [netconf.ErrDecode], only if the configuration is not a JSON object. Every error is a
+// [*netconf.Error].
 //
 // A key without which a command would look for its records in another place must
 // not be left out: read it with [Call.Value].
@@ -25,7 +27,22 @@ func Config[T any](c *Call) (T, error) {
 	if c.strict() {
 		return netconf.Decode[T](c.Config)
 	}
-	return netconf.DecodeLenient[T](c.Config)
+	var v T
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(c.Config, &keys) != nil || keys == nil {
+		return netconf.Decode[T](c.Config) // which says why
+	}
+	if json.Unmarshal(c.Config, &v) == nil {
+		return v, nil
+	}
+	v = *new(T)
+	for key, value := range rawjson.Members(c.Config) {
+		one, err := rawjson.Marshal(map[string]json.RawMessage{key: value})
+		if err == nil && json.Unmarshal(one, new(T)) == nil {
+			_ = json.Unmarshal(one, &v)
+		}
+	}
+	return v, nil
 }
 
 // strict reports whether mistakes in any key make c fail.

@@ -295,35 +295,38 @@ func TestPodAnnotations(t *testing.T) {
 func TestLenientConfig(t *testing.T) {
 	t.Parallel()
 	type conf struct {
-		Name string `json:"name"`
-
-		Deep struct{ List []netconf.Plugin }
-		Mode netconf.Plugin
-		Size map[string]int
+		Name string         `json:"name"`
+		Size map[string]int `json:"size"`
+		Next netconf.Plugin `json:"next"`
 	}
-	for _, tt := range []struct {
-		text, want string
-		code       uint
-	}{
-		{`{"deep":{"list":[{"type":"x"},{"type":5}]},"mode":"x","name":"a","size":{"b":1,"c":"x"}}`, "a", 0},
-		{`{"deep":[],"name":"a","mode":{"type":5},"NAME":7,"size":1e99}`, "a", 0},
-		{`{"name":"a","x":{"y":1,"y":2}}`, "a", 0},
-		{"{\"name\":\"a\",\"x\":\"\xff\"}", "a", 0},
-		{`{"name":5}`, "", 0},
-		{`null`, "", 6},
-		{`[]`, "", 6},
-		{``, "", 6},
-		{`{"name":"a"}}`, "", 6},
-	} {
-		for _, command := range []delegate.Command{"DEL", "CHECK", "GC"} {
-			got, err := plugin.Config[conf](&plugin.Call{Command: command, Config: []byte(tt.text)})
-			if nodetest.Code(t, err, tt.code); tt.code > 0 {
-				nodetest.Is(t, err, netconf.ErrDecode)
-				continue
-			}
-			if got.Name != tt.want || got.Deep.List != nil || got.Size != nil {
-				t.Errorf("%s %s: a part of a key that does not fit: %+v", command, tt.text, got)
-			}
+	next, err := netconf.ParsePlugin([]byte(`{"type":"a"}`))
+	nodetest.OK(t, err)
+	for _, command := range []delegate.Command{"DEL", "CHECK", "GC"} {
+		for text, want := range map[string]conf{
+			`{}`: {},
+			` {"name":"a","size":{"b":1},"next":{"type":"a"},"x":1e400} `:                    {"a", map[string]int{"b": 1}, next},
+			`{"size":{"b":1,"c":"x"},"next":{"type":"a"},"NAME":"a"}`:                        {"a", nil, next},
+			`{"name":7,"size":[],"next":{"type":7}}`:                                         {},
+			`{"name":"a","size":1e99}`:                                                       {Name: "a"},
+			`{"name":"a","name":"b","size":7}`:                                               {Name: "b"},
+			`{"name":"a","name":7}`:                                                          {Name: "a"},
+			`{"name":"a","next":{"type":"a","type":"b"}}`:                                    {Name: "a"},
+			`{"name":"a","x":{"y":1,"y":2}}`:                                                 {Name: "a"},
+			"{\"name\":\"<a>\",\"x\":\"\xff\",\"size\":7}":                                   {Name: "<a>"},
+			`{"name":"a","x":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`: {Name: "a"},
+		} {
+			got, err := plugin.Config[conf](&plugin.Call{Command: command, Config: []byte(text)})
+			nodetest.OK(t, err)
+			nodetest.Equal(t, text, got, want)
+		}
+		keys, err := plugin.Config[map[string]json.RawMessage](&plugin.Call{Command: command, Config: []byte(`{"a":"<","a":1,"b":[]}`)})
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "keys", keys, map[string]json.RawMessage{"a": json.RawMessage("1"), "b": json.RawMessage("[]")})
+		for _, text := range []string{"", " ", "null", `[{"name":"a"}]`, `"a"`, "7", `{"name":"a"`, `{"name":"a"}}`, `{"name":"a"} {}`, "{\"\xff\"", "\xff"} {
+			got, err := plugin.Config[conf](&plugin.Call{Command: command, Config: []byte(text)})
+			nodetest.Code(t, err, 6)
+			nodetest.Is(t, err, netconf.ErrDecode)
+			nodetest.Equal(t, text, got, conf{})
 		}
 	}
 }
