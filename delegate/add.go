@@ -43,9 +43,12 @@ func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 // it is without Parallel. Then everything that ran is undone; see
 // [Invoker.DelAll].
 //
-// Each note is called for every plugin that has been added, and for every plugin
-// that has been undone.
-func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([]Attached, error) {
+// Each note is called for every plugin of as[i] that has been added, with the a whose Result
+// that plugin printed, and for every plugin that has been undone, which is in a.Gone. The call
+// comes before the next plugin of the attachment runs: a caller who writes a down can clean up
+// wherever the process dies. Calls do not overlap. If a note of an added plugin fails, AddAll
+// fails, and undoes everything.
+func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...func(i int, a Attached) error) ([]Attached, error) {
 	if iv.UndoTimeout < 0 {
 		return nil, Attachment{}.fail(CommandAdd, types.NewError(types.ErrInvalidNetworkConfig, "the UndoTimeout is negative", ""))
 	}
@@ -118,7 +121,7 @@ func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 // chain runs the ADD of each plugin of a, the i'th attachment, in order. It
 // keeps the last result in a. When it fails it notes in a which plugins have not
 // run.
-func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string, tell Note) (err error) {
+func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string, tell note) (err error) {
 	defer catch(&err) // then all of them may have run
 	var prev json.RawMessage
 	for p, path := range paths {

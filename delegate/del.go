@@ -27,16 +27,17 @@ func (iv *Invoker) Del(ctx context.Context, a Attached) error {
 // With [Invoker.Parallel] several are removed at the same time, begun last first.
 // The errors are in the same order as without it.
 //
-// Each note is called for every plugin whose DEL has succeeded. When the DEL is
-// tried again these plugins should be in [Attached.Gone]: what they have freed,
-// such as an address, may belong to another container by then.
-func (iv *Invoker) DelAll(ctx context.Context, as []Attached, note ...Note) error {
+// Each note is called for every plugin of as[i] whose DEL has succeeded, as by [Invoker.AddAll];
+// if it fails, DelAll goes on. When the DEL is tried again, these plugins should be in
+// [Attached.Gone]: what they have freed, such as an address, may belong to another container by
+// then.
+func (iv *Invoker) DelAll(ctx context.Context, as []Attached, note ...func(i int, a Attached) error) error {
 	return iv.removeAll(ctx, slices.Clone(as), make([]int, len(as)), nil, oneAtATime(note))
 }
 
 // removeAll removes each of as, last first, and joins the errors. It notes in as
 // which plugins are gone. rounds says in which round of b each is begun.
-func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, b *budget, tell Note) error {
+func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, b *budget, tell note) error {
 	errs := make([]error, len(as))
 	iv.atOnce(len(as), func(k int) {
 		i := len(as) - 1 - k
@@ -46,7 +47,7 @@ func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, b
 }
 
 // remove runs the DEL of each plugin of a that is not gone, last first.
-func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, b *budget, tell Note) (err error) {
+func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, b *budget, tell note) (err error) {
 	defer catch(&err)
 	if err := a.valid(CommandDel); err != nil {
 		return err

@@ -606,7 +606,7 @@ func crewOf(names ...string) *delegatetest.Exec {
 	return x
 }
 
-// notes collects what a Note is told, a line each.
+// notes collects what a note is told, a line each.
 type noted []string
 
 func (n *noted) note(i int, a delegate.Attached) error {
@@ -622,7 +622,7 @@ func (n *noted) note(i int, a delegate.Attached) error {
 	return nil
 }
 
-// A Note hears of every plugin that has been added, undone and removed, before
+// A note hears of every plugin that has been added, undone and removed, before
 // the next one runs, with the last result. An attachment is added once the last
 // plugin has succeeded.
 func TestNotesTellEveryStep(t *testing.T) {
@@ -647,7 +647,7 @@ func TestNotesTellEveryStep(t *testing.T) {
 	nodetest.Equal(t, "calls", got, want)
 }
 
-// A DEL goes on past a Note that fails, and says so.
+// A DEL goes on past a note that fails, and says so.
 func TestFailedNoteOfADelIsSaid(t *testing.T) {
 	t.Parallel()
 	full := errors.New("disk full")
@@ -704,7 +704,7 @@ func TestDelAllLeavesItsArgumentAlone(t *testing.T) {
 	}
 }
 
-// What cannot be written down must not be there: a Note that fails, fails the
+// What cannot be written down must not be there: a note that fails, fails the
 // ADD, and what ran is undone with the results it had.
 func TestFailedNoteIsUndone(t *testing.T) {
 	t.Parallel()

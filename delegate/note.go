@@ -5,23 +5,17 @@ import (
 	"sync"
 )
 
-// A Note is called each time a plugin of attachment i of an operation has
-// succeeded. After an ADD a.Result is what that plugin printed. After a DEL
-// a.Gone includes that plugin. The call comes before the next plugin of the
-// attachment runs: a caller who writes a down can clean up wherever the process
-// dies. Calls do not overlap.
-//
-// If a Note fails an ADD fails, and is undone. A DEL goes on.
-type Note func(i int, a Attached) error
+// A note is told of each plugin that has succeeded, see [Invoker.AddAll].
+type note = func(i int, a Attached) error
 
-// oneAtATime returns a Note that calls each of all.
-func oneAtATime(all []Note) Note {
+// oneAtATime returns a note that calls each of all.
+func oneAtATime(all []note) note {
 	var mu sync.Mutex // held while one is called
 	return func(i int, a Attached) error {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, note := range all {
-			if err := note(i, a); err != nil {
+		for _, tell := range all {
+			if err := tell(i, a); err != nil {
 				return err
 			}
 		}

@@ -20,12 +20,12 @@ import (
 // stopped early enough for those after it to have their turn. The order, the
 // effect of [Invoker.Parallel] and the calls of each note are those of
 // [Invoker.DelAll].
-func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error, note ...Note) error {
+func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error, note ...func(i int, a Attached) error) error {
 	return iv.undo(ctx, slices.Clone(as), cause, oneAtATime(note))
 }
 
 // undo is Undo. It notes in as which plugins are gone.
-func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, tell Note) error {
+func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, tell note) error {
 	begin, total := iv.rounds(as)
 	if total == 0 {
 		return cause // nothing is left

@@ -70,7 +70,7 @@ type System struct {
 // gone, DEL succeeds; see [lifecycle.Manager.DelTries].
 func (s System) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	invoker := &delegate.Invoker{
-		Exec: s.exec(), Env: WithPath(s.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: s.UndoTimeout, Observer: s.Observer, Stages: s.Stages, Logger: s.Logger,
+		Exec: s.exec(), Env: withPath(s.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: s.UndoTimeout, Observer: s.Observer, Stages: s.Stages, Logger: s.Logger,
 	}
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = undoTimeout
@@ -88,8 +88,8 @@ func (s System) exec() delegate.Exec {
 	return &delegate.Process{Stderr: s.Stderr, Root: string(s.Root)}
 }
 
-// WithPath returns env with [DefaultPath] if it has no PATH.
-func WithPath(env []string) []string {
+// withPath returns env with [DefaultPath] if it has no PATH.
+func withPath(env []string) []string {
 	path := ""
 	for _, e := range env {
 		if value, ok := strings.CutPrefix(e, "PATH="); ok {

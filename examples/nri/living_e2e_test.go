@@ -476,7 +476,7 @@ func newRealNode(t *testing.T) *node {
 func realProcesses(bin string) func(*Plugin) {
 	return func(p *Plugin) {
 		p.Exec, p.InterfaceNames = &delegate.Process{Stderr: os.Stderr}, nil
-		p.Config.BinDir, p.Env = bin, plugin.WithPath(nil)
+		p.Config.BinDir, p.Env = bin, nil
 	}
 }
 

@@ -49,7 +49,7 @@ func main() {
 func run(ctx context.Context, file string, log *slog.Logger) error {
 	p := Plugin{
 		Config: Config{NodeName: os.Getenv("NODE_NAME")},
-		Exec:   &program.Exec{Log: log}, Env: plugin.WithPath(os.Environ()), Logger: log,
+		Exec:   &program.Exec{Log: log}, Env: os.Environ(), Logger: log,
 		Launched: os.Getenv(api.PluginSocketEnvVar) != "",
 		Observer: func(pass Pass) {
 			level := slog.LevelDebug

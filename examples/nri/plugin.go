@@ -40,7 +40,7 @@ type Plugin struct {
 	Launched bool
 
 	Exec   delegate.Exec
-	Env    []string // of the CNI plugins
+	Env    []string // of the CNI plugins; see plugin.System
 	Logger *slog.Logger
 
 	// InterfaceNames is [lifecycle.Manager.InterfaceNames].

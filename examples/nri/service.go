@@ -13,10 +13,10 @@ import (
 
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -54,12 +54,8 @@ func (p *Plugin) open(ctx context.Context, conf Config) (*service, error) {
 		}
 		return nil, err
 	}
-	o := &service{conf: conf, log: p.Logger, held: held, life: &lifecycle.Manager{
-		Dir:            conf.StateDir,
-		InterfaceNames: p.InterfaceNames,
-		DelTries:       10, // as multinet
-		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},
-	}}
+	system := plugin.System{Exec: p.Exec, Env: p.Env, InterfaceNames: p.InterfaceNames, Observer: observe, Logger: p.Logger}
+	o := &service{conf: conf, log: p.Logger, held: held, life: system.NewManager(conf.StateDir, "", []string{conf.BinDir})}
 	if conf.DRA.Driver != "" {
 		err = o.startDriver(context.WithoutCancel(ctx)) // close ends it
 	}
