@@ -619,7 +619,7 @@ func TestGivingBackThatFails(t *testing.T) {
 	}
 	nodetest.Equal(t, "the runtime has its entry", w.exists(ours), true)
 	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
-	if err := adopt.GiveBack("", w.Path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := adopt.GiveBack("", w.Path("cni"))(t.Context(), lifecycle.AddRecord{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of nothing: %v", err)
 	}
 }

@@ -27,8 +27,8 @@ import (
 // the container, with the one network that is left. In dirs, the cache directories of
 // the runtime, the callback then writes nothing, because the runtime deletes Multus's
 // network and not the one that is left.
-func GiveBack(multusDir string, dirs ...string) func(context.Context, lifecycle.Record) error {
-	return func(_ context.Context, r lifecycle.Record) error {
+func GiveBack(multusDir string, dirs ...string) func(context.Context, lifecycle.AddRecord) error {
+	return func(_ context.Context, r lifecycle.AddRecord) error {
 		if multusDir == "" {
 			_, err := giveBack(r, dirs, dirs)
 			return err
@@ -49,7 +49,7 @@ func GiveBack(multusDir string, dirs ...string) func(context.Context, lifecycle.
 
 // giveBack writes libcni's entry of what is left of r to the caches kept, and removes that of
 // the attachment r from the caches old. It returns the first entry, or nil if nothing is left.
-func giveBack(r lifecycle.Record, old, kept []string) (*entry, error) {
+func giveBack(r lifecycle.AddRecord, old, kept []string) (*entry, error) {
 	i := slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == r.Key.IfName })
 	if i < 0 {
 		return nil, nil //nolint:nilnil // there is no entry

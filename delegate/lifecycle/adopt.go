@@ -126,9 +126,9 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 // Release can be repeated, keep included. Every error is an [*Error].
 //
 // Two things are refused before anything is detached: a nil keep, with [ErrPlan], and a
-// record with [Record.Leftovers], with code 11. Leftovers cannot be removed while the
+// record with [AddRecord.Leftovers], with code 11. Leftovers cannot be removed while the
 // attachment exists, and the other program would not know of them.
-func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, Record) error) error {
+func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, AddRecord) error) error {
 	if keep == nil {
 		return fail(opRelease, k, impossible("there is no function that writes the attachment down for the other program"))
 	}

@@ -212,9 +212,9 @@ func TestReleasedIsNotDeleted(t *testing.T) {
 	n := newNode(t)
 	a := n.foreign(eth0, newNetNS(t))
 	n.adopt(a, true)
-	var kept []Record
+	var kept []AddRecord
 	for range 2 {
-		nodetest.OK(t, n.Release(t.Context(), eth0, func(_ context.Context, r Record) error { kept = append(kept, r); return nil }))
+		nodetest.OK(t, n.Release(t.Context(), eth0, func(_ context.Context, r AddRecord) error { kept = append(kept, r); return nil }))
 	}
 	if len(kept) != 1 || len(kept[0].Attached) != 1 || kept[0].Attached[0].IfName != "eth0" || kept[0].Attached[0].Result == nil {
 		t.Errorf("kept %+v", kept)
@@ -236,7 +236,7 @@ func TestReleasedOfWhatIsNotAttached(t *testing.T) {
 			n, netns := newNode(t), newNetNS(t)
 			n.adopt(n.foreign(eth0, netns), true)
 			leave(n, netns)
-			nodetest.OK(t, n.Release(t.Context(), eth0, func(context.Context, Record) error { t.Error("kept"); return nil }))
+			nodetest.OK(t, n.Release(t.Context(), eth0, func(context.Context, AddRecord) error { t.Error("kept"); return nil }))
 			n.wantNothing()
 		})
 	}
@@ -248,8 +248,8 @@ func TestReleaseThatFails(t *testing.T) {
 	n, dir := newNode(t), t.TempDir()
 	n.mustAdd(eth0, withFiles(dir))
 	n.FailOn("DEL macvlan", 101)
-	keep := func(want error) func(context.Context, Record) error {
-		return func(_ context.Context, r Record) error {
+	keep := func(want error) func(context.Context, AddRecord) error {
+		return func(_ context.Context, r AddRecord) error {
 			nodetest.Equal(t, "kept files", r.Attached[0].Files, []string{filepath.Join(dir, "eth0")})
 			nodetest.Equal(t, "files", files(t, dir), []string{"eth0"})
 			return want

@@ -38,7 +38,7 @@ func TestNothingIsRecorded(t *testing.T) {
 		for _, verb := range []string{"DEL", "DETACH"} {
 			nodetest.OK(t, n.verb(t.Context(), verb))
 		}
-		nodetest.OK(t, n.Release(t.Context(), eth0, func(context.Context, Record) error { t.Error("called"); return nil }))
+		nodetest.OK(t, n.Release(t.Context(), eth0, func(context.Context, AddRecord) error { t.Error("called"); return nil }))
 		for _, verb := range []string{"ATTACH", "CHECK"} {
 			err := n.verb(t.Context(), verb)
 			nodetest.Code(t, err, 7)
@@ -559,7 +559,7 @@ func TestReleaseKeepsLeftovers(t *testing.T) {
 	n.Exec.Plugins["tuning"] = plugins()["tuning"] // DEL of the bridge fails still
 	n.addIn(eth0, netns)
 	n.Trace()
-	err := n.Release(t.Context(), eth0, func(context.Context, Record) error {
+	err := n.Release(t.Context(), eth0, func(context.Context, AddRecord) error {
 		t.Error("it was handed over")
 		return nil
 	})

@@ -113,7 +113,7 @@ func ExampleManager_Reconcile() {
 				mine := json.Unmarshal(a.Origin, &e) == nil
 				return lifecycle.Wanted{Network: e.Network, IfName: e.Interface}, mine
 			},
-			Wanted: func(context.Context, lifecycle.Record) (all []lifecycle.Wanted, err error) {
+			Wanted: func(context.Context, lifecycle.AddRecord) (all []lifecycle.Wanted, err error) {
 				for _, e := range list {
 					plan := func(context.Context, []string) (a delegate.Attachment, err error) {
 						a, err = attachment(e.Network, e.Interface)

@@ -528,7 +528,7 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n.Trace()
 	s.sweep(SweepStats{Unknown: 1})
 	n.WantTrace()
-	s.Unknown = func(Record) bool { return true } // says the operator
+	s.Unknown = func(AddRecord) bool { return true } // says the operator
 	s.sweep(SweepStats{Removed: 1})
 	n.del(key("alive", "eth0"))
 	n.wantNothing()
@@ -813,6 +813,6 @@ func TestSweepCountsEachAttachmentOnce(t *testing.T) {
 	n.FailOn("DEL bridge eth0", 102)
 	s := newSweeper(n)
 	s.sweep(SweepStats{Failed: 1, Unknown: 1})
-	s.Unknown = func(Record) bool { return true }
+	s.Unknown = func(AddRecord) bool { return true }
 	s.sweep(SweepStats{Waiting: 1})
 }

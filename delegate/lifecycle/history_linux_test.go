@@ -690,7 +690,7 @@ func (w *world) reconciliation(o op) ReconcileRequest {
 		Recorded: func(a delegate.Attached) (Wanted, bool) {
 			return Wanted{Network: a.Network.Name(), IfName: a.IfName}, strings.HasPrefix(a.IfName, "hot")
 		},
-		Wanted: func(context.Context, Record) (all []Wanted, err error) {
+		Wanted: func(context.Context, AddRecord) (all []Wanted, err error) {
 			for _, a := range w.attachments(o.key, plans[o.verb][o.shape]) {
 				all = append(all, Wanted{Network: a.Network.Name(), IfName: a.IfName, Plan: func(ctx context.Context, taken []string) (delegate.Attachment, error) {
 					if taken != nil {

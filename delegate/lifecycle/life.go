@@ -58,7 +58,7 @@ type Judgement struct {
 // all processes of the machine if that leaves any unknown. That takes up to a second, and needs
 // the capabilities CAP_SYS_ADMIN and CAP_SYS_PTRACE outside of user namespaces, and the initial PID
 // namespace. It never says Dead because of one scan; see [Sweeper].
-func (m *Manager) Judge(rs []Record) []Judgement {
+func (m *Manager) Judge(rs []AddRecord) []Judgement {
 	o := m.observe()
 	js := make([]Judgement, len(rs))
 	var wanted []netns

@@ -120,7 +120,7 @@ func holders() map[string]holder {
 // thread that made the namespace takes a moment to end.
 func judgeUntil(m machine, n netns, wanted func(Judgement) bool) Judgement {
 	for start := time.Now(); ; runtime.Gosched() {
-		j := (&Manager{machine: m}).Judge([]Record{{entries: []entry{{NetNS: n}}}})[0]
+		j := (&Manager{machine: m}).Judge([]AddRecord{{entries: []entry{{NetNS: n}}}})[0]
 		if wanted(j) || time.Since(start) > 2*time.Minute {
 			return j
 		}
@@ -164,9 +164,9 @@ const judgeEnv = "METACNI_LIFE_JUDGE"
 
 // judged returns the judgement about a container in each namespace.
 func judged(m machine, all []netns) []Judgement {
-	var rs []Record
+	var rs []AddRecord
 	for _, n := range all {
-		rs = append(rs, Record{entries: []entry{{NetNS: n}}})
+		rs = append(rs, AddRecord{entries: []entry{{NetNS: n}}})
 	}
 	return (&Manager{machine: m}).Judge(rs)
 }

@@ -114,7 +114,7 @@ func TestJudgement(t *testing.T) {
 			for i, n := range tt.of {
 				es = append(es, entry{IfName: fmt.Sprint("eth", i), NetNS: n, Result: []byte(tt.result)})
 			}
-			j := (&Manager{machine: &m}).Judge([]Record{{entries: es}})[0]
+			j := (&Manager{machine: &m}).Judge([]AddRecord{{entries: es}})[0]
 			if j.Life != tt.want || j.Pending != tt.pending || j.Why == "" {
 				t.Errorf("%+v, want %s, pending %t", j, tt.want, tt.pending)
 			}

@@ -19,13 +19,13 @@ type ReconcileRequest struct {
 	// called again before each change, with the record as it is then. If it
 	// fails, nothing more is changed. A caller who knows that r is not the
 	// container's any more, or cannot tell how r came about, returns an error.
-	Wanted func(ctx context.Context, r Record) ([]Wanted, error)
+	Wanted func(ctx context.Context, r AddRecord) ([]Wanted, error)
 
 	// Confirmed, if not nil, is called where something would be detached by what Wanted
 	// returns, and decides in its place. It returns what was certainly wanted after all of r
 	// was attached: Wanted may return what was wanted before. If it fails, nothing is
 	// detached, and nothing is attached to an interface that would have been.
-	Confirmed func(ctx context.Context, r Record) ([]Wanted, error)
+	Confirmed func(ctx context.Context, r AddRecord) ([]Wanted, error)
 
 	// Recorded returns what was wanted when a was attached, which it usually
 	// finds in a.Origin. It may leave out Plan. Attachments for which mine is
@@ -299,14 +299,14 @@ func (p *pass) plan(ctx context.Context, w Wanted, taken []string) (delegate.Att
 
 // A comparison is what there is to do about a record.
 type comparison struct {
-	unwanted []int           // of Record.Attached
+	unwanted []int           // of AddRecord.Attached
 	replaced map[int]*Wanted // those that are unwanted because of their Options
 	missing  []Wanted        // in order
 	changed  []Change        // what stays with other Options
 }
 
 // spare takes the detaching of whole attachments out of d, and what they make room for.
-func (d *comparison) spare(rec Record) {
+func (d *comparison) spare(rec AddRecord) {
 	kept := make(map[string]bool)
 	d.unwanted = slices.DeleteFunc(d.unwanted, func(i int) bool {
 		kept[rec.Attached[i].IfName] = rec.Whole(i)
@@ -316,7 +316,7 @@ func (d *comparison) spare(rec Record) {
 }
 
 // compare compares what is recorded with what is wanted.
-func (r ReconcileRequest) compare(rec Record, wanted []Wanted) (d comparison) {
+func (r ReconcileRequest) compare(rec AddRecord, wanted []Wanted) (d comparison) {
 	type candidate struct {
 		Wanted
 		a    delegate.Attached

@@ -53,7 +53,7 @@ func wanted(texts ...string) []Wanted {
 
 func keep(texts ...string) ReconcileRequest {
 	return ReconcileRequest{
-		Wanted:   func(context.Context, Record) ([]Wanted, error) { return wanted(texts...), nil },
+		Wanted:   func(context.Context, AddRecord) ([]Wanted, error) { return wanted(texts...), nil },
 		Recorded: recorded,
 	}
 }
@@ -188,7 +188,7 @@ func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {
 func TestReconcileNeedsAnAttachment(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	r := ReconcileRequest{Recorded: recorded, Wanted: func(context.Context, Record) ([]Wanted, error) {
+	r := ReconcileRequest{Recorded: recorded, Wanted: func(context.Context, AddRecord) ([]Wanted, error) {
 		t.Error("it was asked what is wanted")
 		return nil, nil
 	}}
@@ -233,7 +233,7 @@ func FuzzCompare(f *testing.F) {
 	f.Add("ipvlan@hot0?x ipvlan@net1 ipvlan?y", "ipvlan=net1 ipvlan@hot0=hot0! ipvlan?x=net2 ipvlan?y=net3", true)
 	f.Add("a@eth0 a a", "a=eth0 a@eth0=eth0 a?b=a a=c a=d!", true)
 	f.Fuzz(func(t *testing.T, want, have string, replace bool) {
-		rec := Record{Key: eth0, State: scratch.Partial}
+		rec := AddRecord{Key: eth0, State: scratch.Partial}
 		record := func(w Wanted, ifname string, half bool) {
 			origin, err := json.Marshal(asked{w.Network, w.IfName, w.Options})
 			nodetest.OK(t, err)
@@ -324,7 +324,7 @@ func TestReconcileGoesOnAfterAFailure(t *testing.T) {
 	n.wantAttachments("ipvlan hot0 half", "tuning hot2")
 	n.wantRecords("c1/eth0 partial")
 	n.Exec.Plugins = works
-	r.Confirmed = func(context.Context, Record) ([]Wanted, error) { // it was being detached already
+	r.Confirmed = func(context.Context, AddRecord) ([]Wanted, error) { // it was being detached already
 		t.Error("asked for a confirmation")
 		return nil, errors.New("away")
 	}
@@ -360,7 +360,7 @@ func TestReconcileReadsWhatIsWantedBeforeEachChange(t *testing.T) {
 		n.own(tt.before)
 		var seen []int
 		r, lists := keep(), tt.lists
-		r.Wanted = func(_ context.Context, r Record) ([]Wanted, error) {
+		r.Wanted = func(_ context.Context, r AddRecord) ([]Wanted, error) {
 			seen = append(seen, len(r.Attached))
 			now := lists[0]
 			if lists = lists[min(1, len(lists)-1):]; now == unknown {
@@ -438,7 +438,7 @@ func TestReconcileRefusesAPlanOfSomethingElse(t *testing.T) {
 				return a, err
 			}
 			r := keep()
-			r.Wanted = func(context.Context, Record) ([]Wanted, error) { return ws, nil }
+			r.Wanted = func(context.Context, AddRecord) ([]Wanted, error) { return ws, nil }
 			done, err := n.Reconcile(t.Context(), eth0, r)
 			if len(done) != 1 || done[0].Err == nil || !errors.Is(err, done[0].Err) {
 				t.Errorf("%v, %v", reconciled(done), err)
@@ -465,7 +465,7 @@ func TestReconcileReportsWhatCannotBePlanned(t *testing.T) {
 		for i := range len(ws) - 1 { // the last one can be
 			ws[i].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, no }
 		}
-		r := ReconcileRequest{Recorded: recorded, Replace: true, Wanted: func(context.Context, Record) ([]Wanted, error) { return ws, nil }}
+		r := ReconcileRequest{Recorded: recorded, Replace: true, Wanted: func(context.Context, AddRecord) ([]Wanted, error) { return ws, nil }}
 		done, err := n.Reconcile(t.Context(), eth0, r)
 		nodetest.Is(t, err, no)
 		nodetest.Equal(t, "done", strings.Join(reconciled(done), ", "), tt.done)
@@ -558,7 +558,7 @@ func TestReconcileDetachesOnlyWhatIsConfirmedToBeUnwanted(t *testing.T) {
 			asked := 0
 			r := keep(strings.Fields(tt.wanted)...)
 			r.Replace = true
-			r.Confirmed = func(context.Context, Record) ([]Wanted, error) {
+			r.Confirmed = func(context.Context, AddRecord) ([]Wanted, error) {
 				if asked++; tt.confirmed == unknown {
 					why = types.NewError(11, "the API is away", "")
 				}

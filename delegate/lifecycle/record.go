@@ -32,8 +32,8 @@ type record struct {
 	Leftovers []entry         `json:"leftovers,omitempty"` // of an Add before, which cannot be removed
 	Tries     int             `json:"tries,omitempty"`
 	Why       string          `json:"why,omitempty"`
-	GivenUp   bool            `json:"givenUp,omitempty"` // see [Record.GivenUp]
-	Timing    json.RawMessage `json:"timing,omitempty"`  // see [Record.Timing]
+	GivenUp   bool            `json:"givenUp,omitempty"` // see [AddRecord.GivenUp]
+	Timing    json.RawMessage `json:"timing,omitempty"`  // see [AddRecord.Timing]
 
 	Host       netns  `json:"host,omitzero"`        // in which the plugins of the ADD ran; zero if it is not known
 	Sequential bool   `json:"sequential,omitempty"` // each plugin has begun when the result before it was noted

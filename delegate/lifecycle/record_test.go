@@ -662,7 +662,7 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 	want[2].DNS.Domain = "a"
 	n.mustAdd(eth0, Transaction{Plan: Plan(as...), Report: func(_ context.Context, added []delegate.Attached) error {
 		n.wantStatus(nil, want...)
-		nodetest.Equal(t, "of what was added", Record{Key: eth0, State: scratch.Added, Attached: added}.Networks(nil), want)
+		nodetest.Equal(t, "of what was added", AddRecord{Key: eth0, State: scratch.Added, Attached: added}.Networks(nil), want)
 		return nil
 	}})
 	n.wantStatus(nil, want...)
@@ -676,10 +676,10 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 	n.mustAdd(eth0, Transaction{Plan: Plan(as[1:2]...)})
 	want[2].Name, want[2].Default = "red", false
 	n.wantStatus(nil, want[2])
-	nodetest.Equal(t, "of nothing", Record{}.Networks(nil), nil)
+	nodetest.Equal(t, "of nothing", AddRecord{}.Networks(nil), nil)
 
 	// What was adopted may have no result, and a result may be of no known version.
-	r := Record{Key: eth0, State: scratch.Added, Attached: []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1], Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
+	r := AddRecord{Key: eth0, State: scratch.Added, Attached: []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1], Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
 	nodetest.Equal(t, "without results", r.Networks(nil), []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}})
 }
 

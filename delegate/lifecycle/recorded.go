@@ -16,9 +16,9 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A Record holds one attachment of one container, as the runtime sees it: the
+// An AddRecord is what is recorded of one ADD of the runtime, for its CHECK, DEL and GC: the
 // interface that the runtime asked for, and all others that belong to it.
-type Record struct {
+type AddRecord struct {
 	Key              scratch.Key
 	State            scratch.State // Partial while one of Attached is being attached, or could not be undone
 	Created, Updated time.Time
@@ -48,7 +48,7 @@ type Record struct {
 // Timing says where the time of an operation went: of the last Add, Attach or Reconcile that
 // attached something. It leaves out the operation's last write of the record and what came
 // after it. It is zero for what was adopted, or if the record does not have it as it should.
-func (r Record) Timing() Timing {
+func (r AddRecord) Timing() Timing {
 	var t Timing
 	if json.Unmarshal(r.timing, &t) != nil {
 		return Timing{}
@@ -57,15 +57,15 @@ func (r Record) Timing() Timing {
 }
 
 // Whole reports whether r.Attached[i] is completely attached. In a Partial record
-// some are not. In a Record that was not read but composed, all are if its State is
+// some are not. In an AddRecord that was not read but composed, all are if its State is
 // [scratch.Added].
-func (r Record) Whole(i int) bool {
+func (r AddRecord) Whole(i int) bool {
 	return r.State.Attached() && (i >= len(r.entries) || !halfDone(r.entries[i]))
 }
 
 // Unfinished reports whether an operation on r was interrupted, or could not do everything, or
 // still runs. A [Sweeper] finishes it, unless it runs.
-func (r Record) Unfinished() bool {
+func (r AddRecord) Unfinished() bool {
 	return !r.Refused && (!r.State.Attached() || r.State == scratch.Partial)
 }
 
@@ -73,8 +73,8 @@ func (r Record) Unfinished() bool {
 // while it reads. A record that cannot be read is yielded with its key, if that
 // is known, and an error, such as [scratch.ErrCorrupt] or [scratch.ErrVersion].
 // The list goes on after it. When ctx ends the list ends, with its error.
-func (m *Manager) Records(ctx context.Context) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
+func (m *Manager) Records(ctx context.Context) iter.Seq2[AddRecord, error] {
+	return func(yield func(AddRecord, error) bool) {
 		for r, err := range m.store().List(ctx) {
 			if !yield(m.record(r), err) {
 				return
@@ -85,9 +85,9 @@ func (m *Manager) Records(ctx context.Context) iter.Seq2[Record, error] {
 
 // Container returns the records of container id. The errors of those that cannot
 // be read are joined; the others are returned all the same.
-func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
+func (m *Manager) Container(ctx context.Context, id string) ([]AddRecord, error) {
 	found, err := m.store().Container(ctx, id)
-	rs := make([]Record, len(found))
+	rs := make([]AddRecord, len(found))
 	for i, r := range found {
 		rs[i] = m.record(r)
 	}
@@ -97,7 +97,7 @@ func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
 // InNetNS returns the records of the container whose network namespace is at a path, by its
 // identity. The errors of those that cannot be read are joined; the others are returned all the
 // same.
-func (m *Manager) InNetNS(ctx context.Context, path string) (rs []Record, err error) {
+func (m *Manager) InNetNS(ctx context.Context, path string) (rs []AddRecord, err error) {
 	o := m.observe()
 	now := o.look(path)
 	var errs []error
@@ -111,11 +111,11 @@ func (m *Manager) InNetNS(ctx context.Context, path string) (rs []Record, err er
 	return rs, errors.Join(errs...)
 }
 
-func (m *Manager) record(r scratch.Record[record]) Record {
+func (m *Manager) record(r scratch.Record[record]) AddRecord {
 	if n := r.Value.Refused; n != nil {
-		return Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, Refused: true, entries: []entry{{NetNS: *n}}}
+		return AddRecord{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, Refused: true, entries: []entry{{NetNS: *n}}}
 	}
-	return Record{
+	return AddRecord{
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
 		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
 		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
@@ -125,7 +125,7 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 }
 
 // Networks returns the state of the interfaces of r, in the order of r.Attached: for each
-// attachment that is [Record.Whole] what [status.Networks] returns, at least one Network.
+// attachment that is [AddRecord.Whole] what [status.Networks] returns, at least one Network.
 // An attachment whose result lacks the interface, as those before CNI 0.3 do, has a Network
 // with the interface that was asked for. That is all that an attachment has whose result
 // is missing or cannot be decoded. A Network without an interface is of an attachment that has
@@ -136,7 +136,7 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 //
 // Networks is a pure function of r: whoever reads the record later gets the same. From the
 // time when [Transaction].Report runs it is what it will be when Add returns.
-func (r Record) Networks(name func(delegate.Attached) string) []status.Network {
+func (r AddRecord) Networks(name func(delegate.Attached) string) []status.Network {
 	if name == nil {
 		name = func(a delegate.Attached) string { return a.Network.Name() }
 	}

@@ -40,7 +40,7 @@ type Sweeper struct {
 
 	// Unknown, if not nil, says which attachments of [Unknown] containers are removed too. That
 	// is for an operator, who knows that they have ended.
-	Unknown func(Record) bool
+	Unknown func(AddRecord) bool
 
 	// Current, if not nil, returns the network of an attachment as it is
 	// configured now. A mistake in the recorded configuration can make both ADD
@@ -107,9 +107,9 @@ func (s *Sweeper) Sweep(ctx context.Context) (SweepStats, error) {
 		return SweepStats{}, ctx.Err()
 	}
 	var swept SweepStats
-	current := make(map[string]Record) // the last that was attached to each network
+	current := make(map[string]AddRecord) // the last that was attached to each network
 	found := make(map[scratch.Key]bool)
-	var attached []Record
+	var attached []AddRecord
 	var due []scratch.Key
 	dead := make(map[scratch.Key]string) // their namespaces
 	add := func(k scratch.Key) {
@@ -186,7 +186,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (SweepStats, error) {
 
 // judge is [Manager.Judge], and knows what the last pass has not found: what two complete scans do
 // not find is dead.
-func (s *Sweeper) judge(rs []Record) []Judgement {
+func (s *Sweeper) judge(rs []AddRecord) []Judgement {
 	js := s.Manager.Judge(rs)
 	absent := make(map[scratch.Key]string)
 	for i, r := range rs {
@@ -321,7 +321,7 @@ func (m *Manager) attachedBeside(ctx context.Context, r scratch.Record[record], 
 var errAttachedBeside = fault.New(types.ErrTryAgainLater, "the container has been started again, and is attached to the network by another record: this one is removed when that one is gone")
 
 // current returns the network of a as it is now.
-func (s *Sweeper) current(a delegate.Attachment, known map[string]Record) (netconf.Network, bool) {
+func (s *Sweeper) current(a delegate.Attachment, known map[string]AddRecord) (netconf.Network, bool) {
 	if s.Current != nil {
 		if n, err := s.Current(a); err == nil {
 			return n, true

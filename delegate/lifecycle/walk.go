@@ -173,7 +173,7 @@ func (w *walk) misled(ctx context.Context) bool {
 		return false
 	}
 	found, _ := w.m.InNetNS(ctx, w.given) // of what cannot be read nothing is known
-	return slices.ContainsFunc(found, func(r Record) bool { return r.Key.ContainerID != w.r.Key.ContainerID })
+	return slices.ContainsFunc(found, func(r AddRecord) bool { return r.Key.ContainerID != w.r.Key.ContainerID })
 }
 
 // told notes which of es, in a record of this state, may have been told to release

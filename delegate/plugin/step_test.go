@@ -336,7 +336,7 @@ func TestReleaseUndoesSteps(t *testing.T) {
 	n, f, p := added(t)
 	c, err := p.Call(n.process(), "DEL", n.call(""))
 	nodetest.OK(t, err)
-	nodetest.OK(t, c.Manager.Release(t.Context(), eth0, func(_ context.Context, r lifecycle.Record) error {
+	nodetest.OK(t, c.Manager.Release(t.Context(), eth0, func(_ context.Context, r lifecycle.AddRecord) error {
 		kept := r.Attached[0].Network.Plugins()
 		if len(kept) != 1 || kept[0].Type() != "bridge" || len(f.rules) != 1 {
 			t.Errorf("kept %v, rules %v", kept, f.rules)

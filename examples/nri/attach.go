@@ -172,7 +172,7 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 	case err != nil:
 		return multinet.About(planned, err)
 	}
-	networks, _ := status.Annotation(lifecycle.Record{State: scratch.Added, Attached: added}.Networks(nil))
+	networks, _ := status.Annotation(lifecycle.AddRecord{State: scratch.Added, Attached: added}.Networks(nil))
 	names := make([]string, len(added)) // that plugins were given
 	for i, a := range added {
 		names[i] = a.IfName

@@ -47,7 +47,7 @@ func (o *service) definition(d nad.Definition, err error) (netconf.Network, nad.
 
 // records is [dra.Config.Records]. A pod has stopped before the kubelet releases its claims, so
 // that there is something to detach only if that has failed, or if its event was lost.
-func (o *service) records(ctx context.Context, podUID string) (all []dra.Record, err error) {
+func (o *service) records(ctx context.Context, podUID string) (all []dra.Detachable, err error) {
 	late := time.Now().Add(detachedTimeout) // for all of them
 	var records []program.Record
 	if podUID == "" {
@@ -58,7 +58,7 @@ func (o *service) records(ctx context.Context, podUID string) (all []dra.Record,
 	for _, r := range records {
 		var tried bool // once for all networks of the record
 		var failed error
-		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
+		all = append(all, dra.Detachable{AddRecord: r.AddRecord, Detach: func(ctx context.Context, ifname string) error {
 			ctx, cancel := context.WithDeadline(ctx, late)
 			defer cancel()
 			if r.State == scratch.Deleting || r.State == scratch.Leftover { // the pod's DEL has failed

@@ -30,7 +30,7 @@ func (r Ref) has(a delegate.Attached) bool {
 // claim's pod, or of any pod if r names none. Use it to show them only: see unattached.
 func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 	records, err := c.Records(ctx, r.Pod)
-	slices.SortStableFunc(records, func(a, b Record) int { return b.Created.Compare(a.Created) })
+	slices.SortStableFunc(records, func(a, b Detachable) int { return b.Created.Compare(a.Created) })
 	var all []attachment
 	newest := ""
 	for _, record := range records {

@@ -175,9 +175,9 @@ func TestRecordsSayWhatIsAttachedBecauseOfAClaim(t *testing.T) {
 		return Network{Claim: nad.Claim{UID: uid, Pool: "node1", Device: "storage", Share: "s"}, IfName: ifName}
 	}
 	var detached []string
-	record := func(id string, created int64, attached ...delegate.Attached) Record {
-		return Record{
-			Record: lifecycle.Record{Key: scratch.Key{ContainerID: id}, State: scratch.Added, Created: time.Unix(created, 0), Attached: attached},
+	record := func(id string, created int64, attached ...delegate.Attached) Detachable {
+		return Detachable{
+			AddRecord: lifecycle.AddRecord{Key: scratch.Key{ContainerID: id}, State: scratch.Added, Created: time.Unix(created, 0), Attached: attached},
 			Detach: func(_ context.Context, ifName string) error {
 				detached = append(detached, id+" "+ifName)
 				return nil
@@ -186,8 +186,8 @@ func TestRecordsSayWhatIsAttachedBecauseOfAClaim(t *testing.T) {
 	}
 	ending := record("new", 3, attachedTo("p1", network("c1", "gone")))
 	ending.State = scratch.Deleting
-	c := Config{Records: func(context.Context, string) ([]Record, error) {
-		return []Record{
+	c := Config{Records: func(context.Context, string) ([]Detachable, error) {
+		return []Detachable{
 			record("old", 1, attachedTo("p1", network("c1", "net1"))), ending,
 			record("new", 2, delegate.Attached{Attachment: delegate.Attachment{IfName: "eth0", Args: "K8S_POD_UID=p1"}},
 				attachedTo("p1", network("c2", "net1")), attachedTo("p1", network("c1", "net2")), attachedTo("p2", network("c1", "net3")), attachedTo("p1", network("c1", "net4"))),
@@ -439,26 +439,32 @@ func (n *node) plan(t *testing.T, a *resourcev1.ResourceClaim) delegate.Attached
 // shows: nobody else gets the device.
 func TestAClaimStaysWhileAnyRecordHasIt(t *testing.T) {
 	t.Parallel()
-	for name, record := range map[string]func(r *Record, a delegate.Attached){
-		"an attached container":           func(r *Record, a delegate.Attached) { r.Attached = []delegate.Attached{a} },
-		"an ADD that has begun":           func(r *Record, a delegate.Attached) { r.State, r.Attached = scratch.Planned, []delegate.Attached{a} },
-		"a DEL that has begun":            func(r *Record, a delegate.Attached) { r.State, r.Attached = scratch.Deleting, []delegate.Attached{a} },
-		"an undo that has failed":         func(r *Record, a delegate.Attached) { r.State, r.Attached = scratch.Leftover, []delegate.Attached{a} },
-		"a leftover of an ADD before":     func(r *Record, a delegate.Attached) { r.Leftovers = []delegate.Attached{a} },
-		"a container of an unknown pod":   func(r *Record, a delegate.Attached) { a.Args = ""; r.Attached = []delegate.Attached{a} },
-		"an earlier sandbox of the pod":   func(r *Record, a delegate.Attached) { r.Created, r.Attached = time.Time{}, []delegate.Attached{a} },
-		"one of several in the container": func(r *Record, a delegate.Attached) { r.Attached = []delegate.Attached{{}, a} },
+	for name, record := range map[string]func(r *Detachable, a delegate.Attached){
+		"an attached container": func(r *Detachable, a delegate.Attached) { r.Attached = []delegate.Attached{a} },
+		"an ADD that has begun": func(r *Detachable, a delegate.Attached) {
+			r.State, r.Attached = scratch.Planned, []delegate.Attached{a}
+		},
+		"a DEL that has begun": func(r *Detachable, a delegate.Attached) {
+			r.State, r.Attached = scratch.Deleting, []delegate.Attached{a}
+		},
+		"an undo that has failed": func(r *Detachable, a delegate.Attached) {
+			r.State, r.Attached = scratch.Leftover, []delegate.Attached{a}
+		},
+		"a leftover of an ADD before":     func(r *Detachable, a delegate.Attached) { r.Leftovers = []delegate.Attached{a} },
+		"a container of an unknown pod":   func(r *Detachable, a delegate.Attached) { a.Args = ""; r.Attached = []delegate.Attached{a} },
+		"an earlier sandbox of the pod":   func(r *Detachable, a delegate.Attached) { r.Created, r.Attached = time.Time{}, []delegate.Attached{a} },
+		"one of several in the container": func(r *Detachable, a delegate.Attached) { r.Attached = []delegate.Attached{{}, a} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, k, a := prepared(t)
 			fails := errors.New("not now")
-			r := Record{Detach: func(context.Context, string) error { return nil }} // as a DEL that finds nothing to do
+			r := Detachable{Detach: func(context.Context, string) error { return nil }} // as a DEL that finds nothing to do
 			r.Key, r.State, r.Created = scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, scratch.Added, time.Now()
 			record(&r, n.plan(t, a))
-			newer := Record{Detach: func(context.Context, string) error { return fails }}
+			newer := Detachable{Detach: func(context.Context, string) error { return fails }}
 			newer.Key, newer.State, newer.Created = scratch.Key{ContainerID: "c2"}, scratch.Added, time.Now().Add(time.Hour)
-			n.others = []Record{r, newer}
+			n.others = []Detachable{r, newer}
 			nodetest.Says(t, k.Unprepare(t.Context(), a), "multi/c1/eth0", "still attached")
 			nodetest.Code(t, n.releaseAll(t.Context(), Ref{UID: string(a.UID), Namespace: "blue", Name: "a"}), 11)
 			kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
@@ -481,9 +487,9 @@ func TestAClaimStaysWhileAnyRecordHasIt(t *testing.T) {
 func TestAClaimIsReleasedAsTheDELIs(t *testing.T) {
 	t.Parallel()
 	n, k, a := prepared(t)
-	r := Record{Detach: func(context.Context, string) error { return errors.New("the plugin fails") }}
+	r := Detachable{Detach: func(context.Context, string) error { return errors.New("the plugin fails") }}
 	r.Key, r.State, r.Attached = scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, scratch.Leftover, []delegate.Attached{n.plan(t, a)}
-	n.others = []Record{r}
+	n.others = []Detachable{r}
 	nodetest.Says(t, k.Unprepare(t.Context(), a), "the plugin fails")
 	n.wantClaims(t, "pod-web", 1)
 	n.others[0].GivenUp = true
@@ -760,13 +766,13 @@ func TestReleaseAndADDSeeEachOther(t *testing.T) {
 	for moment := range 7 { // 1, 3 and 5 are before the release reads the records
 		for _, by := range []string{"the kubelet", "the sweep"} {
 			n, _, a := prepared(t)
-			r := Record{Detach: func(context.Context, string) error { return nil }}
+			r := Detachable{Detach: func(context.Context, string) error { return nil }}
 			r.Key, r.State = scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, scratch.Planned
 			r.Attached = []delegate.Attached{n.plan(t, a)}
 			held := make(chan error, 1)
 			add := func() {
 				n.mu.Lock()
-				n.others = []Record{r}
+				n.others = []Detachable{r}
 				n.mu.Unlock()
 				hold := func(ctx context.Context) error {
 					return n.Held(ctx, web, []delegate.Attachment{{}, r.Attached[0].Attachment}) // the first has no claim

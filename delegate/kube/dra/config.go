@@ -61,8 +61,8 @@ type Config struct {
 	// the device of a running pod to another one.
 	//
 	// It is called at any time, by several goroutines. It must end soon after its context, as
-	// Record.Detach must: an ADD of the pod may wait for the release of its claim.
-	Records func(ctx context.Context, podUID string) ([]Record, error)
+	// Detach must: an ADD of the pod may wait for the release of its claim.
+	Records func(ctx context.Context, podUID string) ([]Detachable, error)
 
 	// KubeletDir is the directory of the kubelet, as a path of the node. Empty means
 	// /var/lib/kubelet. In it the kubelet looks for sockets of plugins (plugins_registry, which
@@ -113,9 +113,9 @@ type Config struct {
 // sweepInterval is the time between two passes over the claims that nobody has released.
 const sweepInterval = 10 * time.Minute
 
-// A Record is a record of a container.
-type Record struct {
-	lifecycle.Record
+// A Detachable is a record of a container, whose attachments can be removed one by one.
+type Detachable struct {
+	lifecycle.AddRecord
 
 	// Detach removes the attachment of an interface, and its part of the record. It waits for
 	// other operations on the container. It may be called for the same interface twice at a

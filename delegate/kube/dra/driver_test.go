@@ -97,7 +97,7 @@ type node struct {
 	mu       sync.Mutex
 	attached []delegate.Attached // in one container of each pod
 	detached []string            // interfaces
-	others   []Record            // of containers whose networks cannot be detached
+	others   []Detachable        // of containers whose networks cannot be detached
 	failure  error               // of the records, and of detaching
 	looking  func(look int)      // is called before the read of all records, with a count, and after it
 	looks    int
@@ -151,7 +151,7 @@ func (n *node) restart(t *testing.T) {
 }
 
 // records is Config.Records.
-func (n *node) records(_ context.Context, podUID string) ([]Record, error) {
+func (n *node) records(_ context.Context, podUID string) ([]Detachable, error) {
 	if n.looking != nil && podUID == "" {
 		n.looks += 2
 		n.looking(n.looks - 1)
@@ -159,7 +159,7 @@ func (n *node) records(_ context.Context, podUID string) ([]Record, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	r := Record{Detach: func(_ context.Context, ifName string) error {
+	r := Detachable{Detach: func(_ context.Context, ifName string) error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.failure == nil {
@@ -174,7 +174,7 @@ func (n *node) records(_ context.Context, podUID string) ([]Record, error) {
 			r.Attached = append(r.Attached, a)
 		}
 	}
-	return append([]Record{r}, n.others...), n.failure
+	return append([]Detachable{r}, n.others...), n.failure
 }
 
 // detach does what a DEL, or a sweep, of the plugin does with the networks of a claim.
@@ -776,7 +776,7 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			called, stopping := make(chan struct{}), make(chan struct{})
 			var ended atomic.Bool
 			n := newNode(t, func(c *Config) {
-				c.Records = func(ctx context.Context, _ string) ([]Record, error) {
+				c.Records = func(ctx context.Context, _ string) ([]Detachable, error) {
 					close(called)
 					<-ctx.Done() // Stop has begun
 					<-stopping

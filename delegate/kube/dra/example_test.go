@@ -44,7 +44,7 @@ func Example() {
 		Dir:    dir + "/claims",
 		Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"meta"}},
 		// What the records of the plugin say:
-		Records:  func(context.Context, string) ([]dra.Record, error) { return nil, nil },
+		Records:  func(context.Context, string) ([]dra.Detachable, error) { return nil, nil },
 		Networks: []dra.Offer{{Network: "storage"}},
 		Network: func(context.Context, string) (netconf.Network, error) {
 			return netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`))

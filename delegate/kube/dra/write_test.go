@@ -240,7 +240,7 @@ func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
 	n.Stop() // the writer begins with what is prepared
 	started := make(chan struct{})
 	var once sync.Once
-	n.config.Records = func(ctx context.Context, podUID string) ([]Record, error) {
+	n.config.Records = func(ctx context.Context, podUID string) ([]Detachable, error) {
 		before, err := n.records(ctx, podUID)
 		once.Do(func() {
 			<-started

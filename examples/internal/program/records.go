@@ -14,7 +14,7 @@ import (
 
 // A Record is a record of an attachment, and the directory that has it.
 type Record struct {
-	lifecycle.Record
+	lifecycle.AddRecord
 	Dir string
 }
 

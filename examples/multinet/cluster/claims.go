@@ -116,7 +116,7 @@ func (c *Cluster) tellContainers(ctx context.Context, p nad.Pod) {
 func (c *Cluster) Swept() { c.driver.Refresh() }
 
 // recordsOfPod is [dra.Config.Records]. For an ADD it shows those of its container.
-func (c *Cluster) recordsOfPod(ctx context.Context, podUID string) (all []dra.Record, err error) {
+func (c *Cluster) recordsOfPod(ctx context.Context, podUID string) (all []dra.Detachable, err error) {
 	var records []program.Record
 	switch a := addOf(ctx); {
 	case podUID == "":
@@ -127,8 +127,8 @@ func (c *Cluster) recordsOfPod(ctx context.Context, podUID string) (all []dra.Re
 		records, err = program.OfPod(ctx, podUID, c.plugin.Dirs()...)
 	}
 	for _, r := range records {
-		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
-			defer c.recorded(multinet.PodOf(r.Record))
+		all = append(all, dra.Detachable{AddRecord: r.AddRecord, Detach: func(ctx context.Context, ifname string) error {
+			defer c.recorded(multinet.PodOf(r.AddRecord))
 			last := c.plugin.Last(r.Dir, r.Key.Network)
 			return multinet.Secondary(last.StdinData, nil).Do(ctx, c.plugin.System(), delegate.CommandDel,
 				skel.CmdArgs{ContainerID: r.Key.ContainerID, IfName: ifname, Path: last.Path})

@@ -56,7 +56,7 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 // tellAdded tells users what was added to the pod p with the record k, and what is missing in
 // its status.
 func (c *Cluster) tellAdded(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) {
-	networks, err := c.networks([]program.Record{{Record: lifecycle.Record{Key: k, State: scratch.Added, Attached: added}}})
+	networks, err := c.networks([]program.Record{{AddRecord: lifecycle.AddRecord{Key: k, State: scratch.Added, Attached: added}}})
 	if err != nil {
 		c.warn(ctx, p, err)
 	}
@@ -108,7 +108,7 @@ func blame(err error) (reason string, ref nad.Ref) {
 
 // Leftover tells users of the pod of r that what its failed ADD has left cannot be removed
 // because of err.
-func (c *Cluster) Leftover(r lifecycle.Record, err error) {
+func (c *Cluster) Leftover(r lifecycle.AddRecord, err error) {
 	c.events.Pod(multinet.PodOf(r), failedRemovingInterface, "RemoveNetwork",
 		"left of an attachment that failed, and tried again until it is removed: "+status.Error(err).Error())
 }

@@ -25,7 +25,7 @@ func (c *Cluster) networks(records []program.Record) ([]status.Network, error) {
 	var all []status.Network
 	var errs []error
 	for _, r := range records {
-		networks := multinet.NetworkStatus(r.Record)
+		networks := multinet.NetworkStatus(r.AddRecord)
 		errs = append(errs, device.Describe(string(c.conf.Root), networks, r.Attached...))
 		all = append(all, networks...)
 	}
@@ -41,7 +41,7 @@ func (c *Cluster) recordsOf(ctx context.Context, id string) (all []program.Recor
 			return nil, false, err
 		}
 		for _, r := range records {
-			all = append(all, program.Record{Record: r, Dir: dir})
+			all = append(all, program.Record{AddRecord: r, Dir: dir})
 			attached = attached || r.State.Attached()
 		}
 	}

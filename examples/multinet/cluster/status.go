@@ -49,7 +49,7 @@ func (c *Cluster) Changed(ctx context.Context, container, cniArgs string) {
 	c.recorded(p)
 	records, _ := c.container(ctx, container) // the writer asks again
 	for _, r := range records {
-		if recorded := multinet.PodOf(r.Record); recorded != p {
+		if recorded := multinet.PodOf(r.AddRecord); recorded != p {
 			c.recorded(recorded)
 		}
 	}
@@ -80,7 +80,7 @@ func recordedPods(ctx context.Context, dir string) (pods []nad.Pod, err error) {
 		case err != nil && r.Key == (scratch.Key{}): // dir
 			return nil, err
 		case err == nil && r.State.Attached():
-			pods = append(pods, multinet.PodOf(r.Record))
+			pods = append(pods, multinet.PodOf(r.AddRecord))
 		}
 	}
 	return pods, nil
@@ -99,7 +99,7 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	count, ours := 0, false
 	for _, r := range records {
 		count += len(r.Attached)
-		s.Static = s.Static || multinet.OfStaticPod(r.Record)
+		s.Static = s.Static || multinet.OfStaticPod(r.AddRecord)
 		for _, a := range r.Attached {
 			ours = ours || a.Origin != nil
 		}

@@ -450,7 +450,7 @@ func TestWhatToDoAboutUnknownContainers(t *testing.T) {
 			at = i
 		}
 		nodetest.Equal(t, why, strings.Count(todo, "root"), len(order)-2)
-		j := judged{lifecycle.Record{State: scratch.Added}, lifecycle.Judgement{Why: why}}
+		j := judged{lifecycle.AddRecord{State: scratch.Added}, lifecycle.Judgement{Why: why}}
 		n := Node{judged: []judged{j, j}}
 		n.lookAtUnknown()
 		nodetest.Equal(t, why, len(n.findings) == 2 && strings.Contains(n.findings[1].Found, "cannot prove"), len(order) == 3)

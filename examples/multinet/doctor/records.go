@@ -25,7 +25,7 @@ const inTime = 5 * time.Minute
 
 // A judged record, and what is known of its container.
 type judged struct {
-	lifecycle.Record
+	lifecycle.AddRecord
 
 	life lifecycle.Judgement
 }
@@ -38,7 +38,7 @@ func (n *Node) lookAtRecords(ctx context.Context) {
 		sweep = "see the log of multinetd, which tries each minute to remove them"
 	}
 	var damaged, dead, leftover, future []string
-	var all []lifecycle.Record
+	var all []lifecycle.AddRecord
 	n.recorded = make(map[string]bool)
 	life := &lifecycle.Manager{Dir: n.StateDir, Root: string(n.root)}
 	for r, err := range life.Records(ctx) {

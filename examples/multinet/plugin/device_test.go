@@ -399,7 +399,7 @@ func TestClaimedNetworksAreAttachedAfterSelectedOnes(t *testing.T) {
 }
 
 // recorded is the one record of a container.
-func (h *host) recorded(container string) lifecycle.Record {
+func (h *host) recorded(container string) lifecycle.AddRecord {
 	h.Helper()
 	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(h.Context(), container)
 	if err != nil || len(rs) != 1 {

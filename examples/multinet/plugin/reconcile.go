@@ -54,8 +54,8 @@ func Reconcile(ctx context.Context, process plugin.System, asked skel.CmdArgs, c
 		return nil, err
 	}
 	var c *config // of the container, as in its record now
-	wanted := func(annotations func(context.Context, nad.Pod) (map[string]string, error)) func(context.Context, lifecycle.Record) ([]lifecycle.Wanted, error) {
-		return func(ctx context.Context, r lifecycle.Record) ([]lifecycle.Wanted, error) {
+	wanted := func(annotations func(context.Context, nad.Pod) (map[string]string, error)) func(context.Context, lifecycle.AddRecord) ([]lifecycle.Wanted, error) {
+		return func(ctx context.Context, r lifecycle.AddRecord) ([]lifecycle.Wanted, error) {
 			var err error
 			if c, err = running(own, cluster, r); err != nil {
 				return nil, err
@@ -82,7 +82,7 @@ func Reconcile(ctx context.Context, process plugin.System, asked skel.CmdArgs, c
 
 // running returns the configuration for a running container, with what the runtime has
 // passed in its ADD.
-func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, error) {
+func running(own *plugin.Call, cluster Cluster, r lifecycle.AddRecord) (*config, error) {
 	var primary delegate.Attached
 	for _, a := range r.Attached {
 		use := nad.ParseOrigin(a.Origin).Use
@@ -109,7 +109,7 @@ func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, er
 }
 
 // selected returns the networks that the pod with the record r selects. It looks up none.
-func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]lifecycle.Wanted, error) {
+func (c *config) selected(annotations map[string]string, r lifecycle.AddRecord) ([]lifecycle.Wanted, error) {
 	selections, err := parseSelections(annotations, c.most)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]
 
 // newest fails if the pod with the record r has another container, which was attached
 // after r: the container of r is about to go.
-func (c *config) newest(ctx context.Context, r lifecycle.Record) error {
+func (c *config) newest(ctx context.Context, r lifecycle.AddRecord) error {
 	for other, err := range c.call.Manager.Records(ctx) {
 		if err != nil || len(other.Attached) == 0 || other.Key.ContainerID == r.Key.ContainerID || !other.Created.After(r.Created) {
 			continue

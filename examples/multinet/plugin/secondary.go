@@ -105,7 +105,7 @@ func (s *secondary) attach(
 	what func(*plugin.Call) (delegate.Attachment, error),
 	report func(context.Context, []delegate.Attached) error,
 ) error {
-	r, err := s.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && len(r.Attached) > 0 })
+	r, err := s.record(ctx, func(r lifecycle.AddRecord) bool { return r.State.Attached() && len(r.Attached) > 0 })
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
 // check runs CHECK of this attachment. It takes no lock, because it changes nothing
 // and the server runs one operation on a container at a time.
 func (s *secondary) check(ctx context.Context) error {
-	r, err := s.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && s.in(r) != nil })
+	r, err := s.record(ctx, func(r lifecycle.AddRecord) bool { return r.State.Attached() && s.in(r) != nil })
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (s *secondary) check(ctx context.Context) error {
 // del detaches the recorded interface. It succeeds if there is none, unless a record
 // of the container cannot be read.
 func (s *secondary) del(ctx context.Context) error {
-	r, err := s.record(ctx, func(r lifecycle.Record) bool { return s.in(r) != nil })
+	r, err := s.record(ctx, func(r lifecycle.AddRecord) bool { return s.in(r) != nil })
 	if r != nil {
 		return s.own.Manager.Detach(ctx, r.Key, s.IfName)
 	}
@@ -242,19 +242,19 @@ func (s *secondary) withoutRecord() *plugin.Call {
 
 // record returns the oldest record of the container that is wanted, even if others
 // cannot be read. If there is none, it returns nil and the errors of the others.
-func (s *secondary) record(ctx context.Context, wanted func(lifecycle.Record) bool) (*lifecycle.Record, error) {
+func (s *secondary) record(ctx context.Context, wanted func(lifecycle.AddRecord) bool) (*lifecycle.AddRecord, error) {
 	found, err := s.records(ctx)
-	found = slices.DeleteFunc(found, func(r lifecycle.Record) bool { return !wanted(r) })
+	found = slices.DeleteFunc(found, func(r lifecycle.AddRecord) bool { return !wanted(r) })
 	if len(found) == 0 {
 		return nil, err
 	}
-	oldest := slices.MinFunc(found, func(a, b lifecycle.Record) int { return a.Created.Compare(b.Created) })
+	oldest := slices.MinFunc(found, func(a, b lifecycle.AddRecord) int { return a.Created.Compare(b.Created) })
 	return &oldest, nil
 }
 
 // records returns the records of the container. Some callers have the ID of a container in the pod
 // instead of the sandbox's: then the network namespace says which it is.
-func (s *secondary) records(ctx context.Context) ([]lifecycle.Record, error) {
+func (s *secondary) records(ctx context.Context) ([]lifecycle.AddRecord, error) {
 	found, err := s.own.Manager.Container(ctx, s.ContainerID)
 	if len(found) > 0 || err != nil || s.NetNS == "" {
 		return found, err
@@ -263,7 +263,7 @@ func (s *secondary) records(ctx context.Context) ([]lifecycle.Record, error) {
 }
 
 // in returns the attachment in r with the interface, or nil.
-func (s *secondary) in(r lifecycle.Record) *delegate.Attached {
+func (s *secondary) in(r lifecycle.AddRecord) *delegate.Attached {
 	i := slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == s.IfName })
 	if i < 0 {
 		return nil

@@ -142,7 +142,7 @@ func Status(ctx context.Context, process plugin.System, asked skel.CmdArgs, clus
 }
 
 // PodOf returns the pod of a recorded container, as the runtime named it in the ADD.
-func PodOf(r lifecycle.Record) nad.Pod {
+func PodOf(r lifecycle.AddRecord) nad.Pod {
 	var p nad.Pod
 	if len(r.Attached) > 0 {
 		p = nad.PodOf(r.Attached[0].Args)
@@ -153,7 +153,7 @@ func PodOf(r lifecycle.Record) nad.Pod {
 
 // State returns the state of the i-th of r.Attached, as operators see it: the others are attached
 // even if one is incomplete.
-func State(r lifecycle.Record, i int) string {
+func State(r lifecycle.AddRecord, i int) string {
 	switch {
 	case r.State != scratch.Partial:
 		return string(r.State)
@@ -165,7 +165,7 @@ func State(r lifecycle.Record, i int) string {
 
 // OfStaticPod reports whether r is known to be of a static pod. The kubelet runs it without
 // the API, which only has a mirror of it, under another UID.
-func OfStaticPod(r lifecycle.Record) bool {
+func OfStaticPod(r lifecycle.AddRecord) bool {
 	return slices.ContainsFunc(r.Attached, func(a delegate.Attached) bool {
 		source := nad.ParseOrigin(a.Origin).PodSource
 		return source != "" && source != "api"
@@ -177,9 +177,9 @@ func OfStaticPod(r lifecycle.Record) bool {
 const NetworkStatusPath = "/network-status"
 
 // NetworkStatus returns the elements of the pod's annotation network-status that r is the
-// source of, see [lifecycle.Record.Networks]. Networks have the names that people know them by:
+// source of, see [lifecycle.AddRecord.Networks]. Networks have the names that people know them by:
 // "namespace/name" of the definition, or the CNI name where there is none.
-func NetworkStatus(r lifecycle.Record) []status.Network {
+func NetworkStatus(r lifecycle.AddRecord) []status.Network {
 	return r.Networks(func(a delegate.Attached) string {
 		return cmp.Or(nad.ParseOrigin(a.Origin).Definition.String(), a.Network.Name())
 	})

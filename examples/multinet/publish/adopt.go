@@ -185,7 +185,7 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []Outcome {
 func (a *Adopter) adoptable(ctx context.Context, found lifecycle.Adoption) (bool, error) {
 	rs, err := a.Life.Container(ctx, found.Key.ContainerID)
 	recorded := func(ifName string) bool {
-		return slices.ContainsFunc(rs, func(r lifecycle.Record) bool {
+		return slices.ContainsFunc(rs, func(r lifecycle.AddRecord) bool {
 			return r.Key.IfName == ifName || slices.ContainsFunc(r.Attached, func(at delegate.Attached) bool { return at.IfName == ifName })
 		})
 	}

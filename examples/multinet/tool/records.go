@@ -34,11 +34,11 @@ func (t *tool) onRecords(flags *flag.FlagSet, do runner) runner {
 }
 
 // attachments accepts the records of attachments: others only note that an ADD was refused.
-func attachments(r lifecycle.Record) bool { return !r.Refused }
+func attachments(r lifecycle.AddRecord) bool { return !r.Refused }
 
 // A finding is a record, or the key of one that cannot be read, and why.
 type finding struct {
-	lifecycle.Record
+	lifecycle.AddRecord
 
 	damage error
 }
@@ -48,7 +48,7 @@ func (f finding) state() string {
 	if f.damage != nil {
 		return "damaged"
 	}
-	return state(f.Record)
+	return state(f.AddRecord)
 }
 
 // same reports whether the record has not changed since was.
@@ -71,12 +71,12 @@ func (t *tool) find(ctx context.Context) (found []finding, err error) {
 
 // records returns the records that wanted accepts, even if others cannot be read: the error
 // is about these.
-func (t *tool) records(ctx context.Context, wanted func(lifecycle.Record) bool) (all []lifecycle.Record, err error) {
+func (t *tool) records(ctx context.Context, wanted func(lifecycle.AddRecord) bool) (all []lifecycle.AddRecord, err error) {
 	found, err := t.find(ctx)
 	errs := []error{err}
 	for _, f := range found {
-		if f.damage == nil && wanted(f.Record) {
-			all = append(all, f.Record)
+		if f.damage == nil && wanted(f.AddRecord) {
+			all = append(all, f.AddRecord)
 		}
 		errs = append(errs, f.damage)
 	}
@@ -87,8 +87,8 @@ var errNoRecord = errors.New("there is no record of it")
 
 // of returns the records of a container, as records does. Without any it fails with
 // errNoRecord.
-func (t *tool) of(ctx context.Context, container string) ([]lifecycle.Record, error) {
-	all, err := t.records(ctx, func(r lifecycle.Record) bool { return attachments(r) && r.Key.ContainerID == container })
+func (t *tool) of(ctx context.Context, container string) ([]lifecycle.AddRecord, error) {
+	all, err := t.records(ctx, func(r lifecycle.AddRecord) bool { return attachments(r) && r.Key.ContainerID == container })
 	if all == nil {
 		err = errors.Join(fmt.Errorf("container %q: %w", container, errNoRecord), err)
 	}

@@ -103,7 +103,7 @@ func (t *tool) sweep(ctx context.Context, conf []byte, unknown bool) error {
 		out.add(v, v.Container, v.Interface, v.Network, outcome, v.Error)
 	}}
 	if unknown {
-		s.Unknown = func(lifecycle.Record) bool { return true }
+		s.Unknown = func(lifecycle.AddRecord) bool { return true }
 	}
 	if err := multinet.PrepareSweep(ctx, s, t.process, multinet.Cluster{}, conf, ""); err != nil {
 		return err

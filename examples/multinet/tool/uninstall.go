@@ -185,7 +185,7 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 	}
 	keep := adopt.GiveBack(u.multusDir, dirs...)
 	tried := make(map[scratch.Key]bool)
-	var left []lifecycle.Record
+	var left []lifecycle.AddRecord
 	var errs []error
 	attached, err := attachedTo(ctx, life, name)
 	first := len(attached)
@@ -208,7 +208,7 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 			}
 		}
 		attached, err = attachedTo(ctx, life, name) // after looking for ADDs: none may end in between
-		attached = slices.DeleteFunc(attached, func(r lifecycle.Record) bool { return tried[r.Key] })
+		attached = slices.DeleteFunc(attached, func(r lifecycle.AddRecord) bool { return tried[r.Key] })
 	}
 	u.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
 	if came := len(tried) - first; came > 0 {
@@ -240,13 +240,13 @@ func (u *uninstaller) adding() bool {
 
 // attachedTo returns the records of the network name, and the errors of records that
 // cannot be read.
-func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]lifecycle.Record, error) {
-	return (&tool{life: life}).records(ctx, func(r lifecycle.Record) bool { return attachments(r) && r.Key.Network == name })
+func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]lifecycle.AddRecord, error) {
+	return (&tool{life: life}).records(ctx, func(r lifecycle.AddRecord) bool { return attachments(r) && r.Key.Network == name })
 }
 
 // count says how many containers of rs are attached, and of how many that are dead, or whose DEL
 // could not remove everything, something is left.
-func count(life *lifecycle.Manager, rs []lifecycle.Record) string {
+func count(life *lifecycle.Manager, rs []lifecycle.AddRecord) string {
 	there, left := make(map[string]bool), make(map[string]bool)
 	for i, j := range life.Judge(rs) {
 		r := rs[i]

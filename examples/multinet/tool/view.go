@@ -66,7 +66,7 @@ func viewKey(k scratch.Key) keyView { return keyView{k.Network, k.ContainerID, k
 
 // view returns r and what is known of its container, without the configurations of its networks, which may hold secrets, and
 // with results if they are asked for.
-func (t *tool) view(r lifecycle.Record, j lifecycle.Judgement, results bool) recordView {
+func (t *tool) view(r lifecycle.AddRecord, j lifecycle.Judgement, results bool) recordView {
 	v := recordView{keyView: viewKey(r.Key), State: state(r), Life: j.Life.String(), Why: j.Why, Todo: t.todo(r, j), Created: r.Created, Updated: r.Updated, Attachments: []attachmentView{}}
 	if p := multinet.PodOf(r); p.String() != "" {
 		v.Pod = podView{p.Namespace, p.Name, p.UID}
@@ -94,7 +94,7 @@ func (t *tool) view(r lifecycle.Record, j lifecycle.Judgement, results bool) rec
 }
 
 // state returns the state of a record as operators see it.
-func state(r lifecycle.Record) string {
+func state(r lifecycle.AddRecord) string {
 	if r.State == scratch.Partial {
 		return "incomplete" // one more network is being attached, or could not be detached
 	}
@@ -128,7 +128,7 @@ func (t *tool) show(flags *flag.FlagSet) runner {
 var errNoTiming = errors.New("the record does not say how long the ADD took")
 
 // printTiming prints where the time of the last ADD of each record went.
-func (t *tool) printTiming(all []lifecycle.Record) (err error) {
+func (t *tool) printTiming(all []lifecycle.AddRecord) (err error) {
 	out := newOutput("STAGE NETWORK IFNAME TIME")
 	for _, r := range all {
 		timing := r.Timing()
@@ -158,7 +158,7 @@ func (t *tool) printTiming(all []lifecycle.Record) (err error) {
 
 // printRecords prints the attachments of records, in JSON with their results if that is asked for.
 // The table has the columns that fit on a screen, the wide one all.
-func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
+func (t *tool) printRecords(all []lifecycle.AddRecord, results bool) error {
 	out := newOutput("CONTAINER POD IFNAME NETWORK USE STATE LIFE AGE")
 	if t.form == "wide" {
 		out = newOutput("CONTAINER POD INTERFACE NETWORK NAD USE STATE LIFE SINCE RECORD WHY")
@@ -198,7 +198,7 @@ func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
 
 // todo returns what an operator can do about r if it is attached, and nobody knows whether its
 // container lives.
-func (t *tool) todo(r lifecycle.Record, j lifecycle.Judgement) string {
+func (t *tool) todo(r lifecycle.AddRecord, j lifecycle.Judgement) string {
 	if j.Life != lifecycle.Unknown || !r.State.Attached() {
 		return ""
 	}

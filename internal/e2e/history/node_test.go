@@ -337,7 +337,7 @@ func (n *node) look(k scratch.Key) string {
 	if err != nil {
 		return fmt.Sprintf("%q", err)
 	}
-	i := slices.IndexFunc(rs, func(r lifecycle.Record) bool { return r.Key == k })
+	i := slices.IndexFunc(rs, func(r lifecycle.AddRecord) bool { return r.Key == k })
 	if i < 0 {
 		left, _ := filepath.Glob(n.path("there", "*@"+k.ContainerID+"@"+k.IfName+"*"))
 		if len(left) > 0 {
