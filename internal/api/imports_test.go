@@ -164,7 +164,7 @@ var (
 // only tests of a module that is published may import what is internal to another.
 func TestPublishedModulesNeedNothingInternalOfOthers(t *testing.T) {
 	t.Parallel()
-	for _, dir := range importable {
+	for _, dir := range importable(t) {
 		for _, p := range list[listed](t, "list", "-C", dir, "-json=ImportPath,Imports", "./...") {
 			for _, imp := range p.Imports {
 				if inside, of := short(imp), dir+"/"; ours(imp) && strings.Contains(inside, "internal/") && !strings.HasPrefix(inside, of) {
@@ -178,7 +178,7 @@ func TestPublishedModulesNeedNothingInternalOfOthers(t *testing.T) {
 func TestImportGraph(t *testing.T) {
 	t.Parallel()
 	pkgs := slices.Clone(rootPackages(t))
-	for _, dir := range importable {
+	for _, dir := range importable(t) {
 		pkgs = append(pkgs, list[listed](t, "list", "-C", dir, "-deps=false", "-json=ImportPath,Imports,Deps", "./...")...)
 	}
 	pkgs = append(pkgs, list[listed](t, "list", "-C", "examples/multinet", "-deps=false", "-json=ImportPath,Imports,Deps",

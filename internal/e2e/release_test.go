@@ -22,8 +22,15 @@ import (
 
 const sdk = "github.com/metacni/metacni"
 
-// published are the directories of the modules that a release tags.
-var published = []string{".", "delegate/kube", "delegate/otel"}
+// published returns the directories of the modules that a release tags.
+func published() ([]string, error) {
+	nested, err := filepath.Glob("../../delegate/*/go.mod")
+	dirs := []string{"."}
+	for _, file := range nested {
+		dirs = append(dirs, "delegate/"+filepath.Base(filepath.Dir(file)))
+	}
+	return dirs, err
+}
 
 // released returns the version that the published modules require of one another.
 func released() (string, error) {
@@ -50,7 +57,11 @@ func publish(ctx context.Context, proxy string) error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range published {
+	dirs, err := published()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
 		m := module.Version{Path: strings.TrimSuffix(sdk+"/"+dir, "/."), Version: version}
 		source, at := filepath.Join("../..", dir), filepath.Join(proxy, m.Path, "@v")
 		if err := os.MkdirAll(at, 0o755); err != nil {
@@ -145,7 +156,9 @@ func TestStrangersModuleImportsEachPackage(t *testing.T) {
 	if len(wants) < 20 {
 		t.Fatalf("only %d packages", len(wants))
 	}
-	for _, m := range published {
+	dirs, err := published()
+	nodetest.OK(t, err)
+	for _, m := range dirs {
 		run("go", "get", strings.TrimSuffix(sdk+"/"+m, "/.")+"@"+version)
 	}
 	run("go", "mod", "tidy")
