@@ -369,7 +369,7 @@ func TestResidentPluginGetsTheSpanOfItsInvocation(t *testing.T) {
 	host := &resident.Host{Listener: l, Reserve: []string{"macvlan"}}
 	nodetest.OK(t, host.Start(t.Context()))
 	var env []string
-	stays := &resident.Plugin{Index: "10", Name: "stays", Types: []string{"macvlan"}, Plugin: plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
+	stays := &resident.Resident{Index: "10", Name: "stays", Types: []string{"macvlan"}, Plugin: plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
 		env = c.System.Env
 		_, err := c.System.Stdout.Write([]byte(`{"cniVersion":"1.1.0"}`))
 		return err

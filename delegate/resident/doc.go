@@ -4,7 +4,7 @@
 //
 // A [Host] is the daemon's side. Its Exec method returns a [delegate.Exec] that
 // calls residents for the types they serve, and another Exec for all other types.
-// A [Plugin] is the plugin's side. It serves a [plugin.Plugin], which can also run
+// A [Resident] is the plugin's side. It serves a [plugin.Plugin], which can also run
 // as an executable.
 //
 // # Types

@@ -49,7 +49,7 @@ func Example() {
 		_, err := io.WriteString(c.System.Stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`)
 		return err
 	}}
-	p := &resident.Plugin{Index: "10", Name: "fixed", Types: []string{"fixed"}, Plugin: fixed}
+	p := &resident.Resident{Index: "10", Name: "fixed", Types: []string{"fixed"}, Plugin: fixed}
 	served := make(chan error)
 	go func() { served <- p.Run(ctx, socket) }()
 	<-ready

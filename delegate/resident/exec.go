@@ -30,7 +30,7 @@ const (
 //
 // A call returns the plugin's stdout byte for byte, its [*types.Error], or an error
 // of the connection. When its context ends, it returns and the handler's context ends
-// as well, without waiting for the handler: the [Plugin] then runs the DEL of the
+// as well, without waiting for the handler: the [Resident] then runs the DEL of the
 // same container after it.
 //
 // DEL, CHECK and GC wait for a resident that has just gone, see

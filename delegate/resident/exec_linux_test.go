@@ -103,13 +103,13 @@ func (n *node) states() []string { return texts(n.Plugins()) }
 
 // A served resident runs Serve.
 type served struct {
-	*resident.Plugin
+	*resident.Resident
 	stop func()     // ends it
 	err  chan error // what Serve returned
 }
 
 // serve connects d, and waits until it is ready for the n-th time.
-func (n *node) serve(d *resident.Plugin, nth ...int) *served {
+func (n *node) serve(d *resident.Resident, nth ...int) *served {
 	n.t.Helper()
 	r := n.connect(d)
 	n.await(d.Index+"-"+d.Name+" ready", max(1, append(nth, 1)[0]))
@@ -117,12 +117,12 @@ func (n *node) serve(d *resident.Plugin, nth ...int) *served {
 }
 
 // connect lets d serve one connection.
-func (n *node) connect(d *resident.Plugin) *served {
+func (n *node) connect(d *resident.Resident) *served {
 	n.t.Helper()
 	conn, err := net.Dial("unix", n.socket)
 	nodetest.OK(n.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.Context()))
-	r := &served{Plugin: d, stop: cancel, err: make(chan error, 1)}
+	r := &served{Resident: d, stop: cancel, err: make(chan error, 1)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -145,11 +145,11 @@ func (n *node) invoker(below *delegatetest.Exec) *delegate.Invoker {
 
 // newPlugin returns a resident that serves fakes of x: these types, or else one
 // like its name.
-func newPlugin(index, name string, x *delegatetest.Exec, types ...string) *resident.Plugin {
+func newPlugin(index, name string, x *delegatetest.Exec, types ...string) *resident.Resident {
 	if len(types) == 0 {
 		types = []string{name}
 	}
-	return &resident.Plugin{Index: index, Name: name, Types: types, DrainTimeout: 50 * time.Millisecond, Plugin: commands(x)}
+	return &resident.Resident{Index: index, Name: name, Types: types, DrainTimeout: 50 * time.Millisecond, Plugin: commands(x)}
 }
 
 // fakes returns an Exec with plugins of these types that succeed.
@@ -158,10 +158,10 @@ func fakes(types ...string) *delegatetest.Exec {
 }
 
 // simple returns a resident of one type that succeeds.
-func simple(index, name string) *resident.Plugin { return newPlugin(index, name, fakes(name)) }
+func simple(index, name string) *resident.Resident { return newPlugin(index, name, fakes(name)) }
 
 // with returns a resident of one type that does what p does.
-func with(index, name string, p delegatetest.Fake) *resident.Plugin {
+func with(index, name string, p delegatetest.Fake) *resident.Resident {
 	return newPlugin(index, name, &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{name: p}})
 }
 
@@ -589,7 +589,7 @@ func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {
 }
 
 // pipe connects d to the host by a pipe, until stop.
-func (n *node) pipe(d *resident.Plugin) (stop func()) {
+func (n *node) pipe(d *resident.Resident) (stop func()) {
 	n.t.Helper()
 	ours, its := net.Pipe()
 	n.Attend(n.t.Context(), ours, os.Geteuid())

@@ -81,7 +81,7 @@ type Host struct {
 	// ReturnTimeout limits how long a call waits for a resident that is not
 	// connected or still registers. When a resident has been gone for longer,
 	// calls fail at once. Zero means 15 seconds; that is longer than
-	// [Plugin.Run] waits before it reconnects.
+	// [Resident.Run] waits before it reconnects.
 	ReturnTimeout time.Duration
 
 	// CallTimeout limits each call. After three timeouts in a row without any

@@ -17,10 +17,10 @@ import (
 	"github.com/metacni/metacni/internal/turns"
 )
 
-// A Plugin is the plugin's side: it registers with a [Host] and serves its calls.
+// A Resident is the plugin's side: it registers with a [Host] and serves its calls.
 // It serves one host at a time. The fields must not change once it is in use; the
 // methods are safe for concurrent use.
-type Plugin struct {
+type Resident struct {
 	Index string   // two digits: the place among residents
 	Name  string   // letters, digits and _ . + -
 	Types []string // the plugin types it serves
@@ -50,14 +50,14 @@ type Plugin struct {
 	session atomic.Pointer[session] // the current one, or nil
 }
 
-func (p *Plugin) info() Info {
+func (p *Resident) info() Info {
 	return Info{Index: p.Index, Name: p.Name, Types: p.Types}
 }
 
-func (p *Plugin) logger() *slog.Logger { return cmp.Or(p.Logger, slog.New(slog.DiscardHandler)) }
+func (p *Resident) logger() *slog.Logger { return cmp.Or(p.Logger, slog.New(slog.DiscardHandler)) }
 
 // run runs a command.
-func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
+func (p *Resident) run(ctx context.Context, c *command) ([]byte, error) {
 	if !slices.Contains(p.Types, c.Type) {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "resident plugin "+p.info().String()+" does not serve this type", "")
 	}

@@ -63,7 +63,7 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 		nodetest.Equal(t, "begins", strings.HasPrefix(why, "register "), true)
 	}
 	// The plugin refuses itself.
-	for _, d := range []*resident.Plugin{simple("1", "a"), newPlugin("10", "a/b", fakes(), "a"), newPlugin("10", "a", fakes(), "a/b")} {
+	for _, d := range []*resident.Resident{simple("1", "a"), newPlugin("10", "a/b", fakes(), "a"), newPlugin("10", "a", fakes(), "a/b")} {
 		nodetest.Is(t, nodetest.Come(t, n.connect(d).err, "the refusal"), resident.ErrRefused)
 	}
 }
@@ -95,7 +95,7 @@ func TestSecondResidentOfANameOrATypeIsRefused(t *testing.T) {
 	n := newNode(t).start()
 	n.serve(simple("20", "b"))
 	n.serve(newPlugin("10", "a", fakes("x", "y"), "x", "y"))
-	for reason, second := range map[string]*resident.Plugin{
+	for reason, second := range map[string]*resident.Resident{
 		"a resident 10-a is connected already":    newPlugin("10", "a", fakes("other"), "other"),
 		`05-b claims type "y", which 10-a serves`: newPlugin("05", "b", fakes("y"), "y"),
 	} {
@@ -160,7 +160,7 @@ func TestWhatIsNotKnownIsIgnored(t *testing.T) {
 }
 
 // told returns a channel of the lists that d receives.
-func told(d *resident.Plugin) chan []resident.Known {
+func told(d *resident.Resident) chan []resident.Known {
 	c := make(chan []resident.Known, 10)
 	d.Synchronize = func(_ context.Context, known []resident.Known) error {
 		c <- known
@@ -508,7 +508,7 @@ func TestCommandMayRequest(t *testing.T) {
 		return n.call("a", "ADD", r.ContainerID)
 	}
 	n.start()
-	var p *resident.Plugin
+	var p *resident.Resident
 	p = with("10", "a", func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.ContainerID != "c1" {
 			return nil, nil

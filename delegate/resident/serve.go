@@ -28,7 +28,7 @@ import (
 //
 // It returns nil when ctx has ended. Otherwise the error is [ErrRefused] when the host
 // refuses p. It has code 11 when the connection is lost.
-func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
+func (p *Resident) Serve(ctx context.Context, conn net.Conn) error {
 	if err := p.info().check(); err != nil {
 		return errors.Join(fault.Of("serve", p.info().String(), err), conn.Close())
 	}
@@ -49,7 +49,7 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 // Run connects to the socket of the host and serves. When the connection is lost
 // or p is refused, it reconnects after a pause, which grows from 100 milliseconds
 // to 10 seconds. Run returns nil when ctx ends.
-func (p *Plugin) Run(ctx context.Context, socket string) error {
+func (p *Resident) Run(ctx context.Context, socket string) error {
 	const first, longest = 100 * time.Millisecond, 10 * time.Second
 	for wait := first; ; wait = min(2*wait, longest) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -101,7 +101,7 @@ func Inherited(environ []string) (conn net.Conn, index, name string, err error) 
 // yet, and with code 4 when the host takes no requests. The end of ctx does not stop
 // the host. When Request fails because the connection is lost or ctx
 // has ended, the host may have done the change.
-func (p *Plugin) Request(ctx context.Context, r Request) error {
+func (p *Resident) Request(ctx context.Context, r Request) error {
 	err := p.session.Load().request(ctx, r)
 	var said *types.Error
 	if errors.As(err, &said) {
@@ -137,7 +137,7 @@ type session struct {
 
 // newSession begins to serve calls over conn. The contexts of commands have the values
 // of ctx.
-func (p *Plugin) newSession(ctx context.Context, conn net.Conn) *session {
+func (p *Resident) newSession(ctx context.Context, conn net.Conn) *session {
 	s := &session{link: newLink(ctx, conn, maxFromHost)}
 	methods := handler.Map{
 		methodRegister: handler.New(func(context.Context, greeting) (hello, error) { return hello{protocol, p.info()}, nil }),
@@ -172,7 +172,7 @@ func (p *Plugin) newSession(ctx context.Context, conn net.Conn) *session {
 }
 
 // guarded returns handle with the errors of CNI. A panic becomes an error without details.
-func (p *Plugin) guarded(handle jrpc2.Handler) jrpc2.Handler {
+func (p *Resident) guarded(handle jrpc2.Handler) jrpc2.Handler {
 	return func(ctx context.Context, r *jrpc2.Request) (answer any, err error) {
 		defer func() {
 			if v := recover(); v != nil {

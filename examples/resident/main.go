@@ -47,7 +47,7 @@ func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	d := &resident.Plugin{
+	d := &resident.Resident{
 		Index: *index, Name: pluginType, Types: []string{pluginType}, Plugin: addresses(),
 		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

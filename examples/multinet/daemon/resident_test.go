@@ -30,7 +30,7 @@ const two = `"delegates":[{"type":"bridge"},{"name":"steady","type":"static"}]`
 
 // A served resident runs in this process; its plugin static is a fake.
 type served struct {
-	*resident.Plugin
+	*resident.Resident
 	fake  *delegatetest.Exec
 	known chan []resident.Known // the list it got, for each registration
 }
@@ -40,7 +40,7 @@ func newResident() *served {
 		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"static": delegatetest.Result(nodetest.Result("10.7.0.2/24"))}},
 		known: make(chan []resident.Known, 10),
 	}
-	r.Plugin = residentOf("static", r.fake)
+	r.Resident = residentOf("static", r.fake)
 	r.Synchronize = func(_ context.Context, known []resident.Known) error {
 		r.known <- known
 		return nil
@@ -49,7 +49,7 @@ func newResident() *served {
 }
 
 // residentOf returns a resident plugin that runs a fake.
-func residentOf(typ string, exec *delegatetest.Exec) *resident.Plugin {
+func residentOf(typ string, exec *delegatetest.Exec) *resident.Resident {
 	do := func(ctx context.Context, c *plugin.Call) error {
 		out, err := exec.ExecPlugin(ctx, "/resident/"+typ, c.Config, c.System.Env)
 		if err == nil {
@@ -57,7 +57,7 @@ func residentOf(typ string, exec *delegatetest.Exec) *resident.Plugin {
 		}
 		return err
 	}
-	return &resident.Plugin{
+	return &resident.Resident{
 		Index: "10", Name: typ, Types: []string{typ},
 		Plugin: plugin.Plugin{Add: do, Check: do, Del: do, GC: do, Status: do},
 	}

@@ -151,7 +151,7 @@ func reserveTypes(w *work) error {
 		ctx, stop := context.WithCancel(w)
 		ended := make(chan error, 1)
 		go func() {
-			ended <- (&resident.Plugin{Index: "10", Name: typ, Types: []string{typ}}).Run(ctx, listener.Addr().String())
+			ended <- (&resident.Resident{Index: "10", Name: typ, Types: []string{typ}}).Run(ctx, listener.Addr().String())
 		}()
 		<-ready
 		w.promise("reserved %s", typ)
