@@ -5,27 +5,22 @@ package adopt_test
 import (
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // newNetNS makes a namespace with an interface of that MAC and address.
 func newNetNS(t *testing.T, mac, address string) string {
 	t.Helper()
-	host, err := host.Here()
-	if err != nil {
-		t.Skipf("needs the right to make a network namespace: %v", err)
-	}
-	t.Cleanup(func() { nodetest.OK(t, host.Close()) })
-	c, err := host.Container()
-	nodetest.OK(t, err)
-	err = ns.WithNetNSPath(c.Path, func(ns.NetNS) error {
+	path := filepath.Join(t.TempDir(), "netns")
+	nodetest.NetNS(t, path)
+	err := ns.WithNetNSPath(path, func(ns.NetNS) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "other0"
 		attrs.HardwareAddr, _ = net.ParseMAC(mac)
@@ -42,7 +37,7 @@ func newNetNS(t *testing.T, mac, address string) string {
 	if err != nil {
 		t.Skipf("needs a kernel with bridges: %v", err)
 	}
-	return c.Path
+	return path
 }
 
 // A path is the container's if its namespace has what the result says: its MAC address, under

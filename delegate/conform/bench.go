@@ -20,7 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/metacni/metacni/delegate/conform/host"
+	"github.com/metacni/metacni/delegate/conform/internal/realhost"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/printed"
 )
@@ -53,11 +53,11 @@ type bench struct {
 	marked  []string       // delegates whose configuration has the unknown key
 	exec    *delegatetest.Exec
 	served  served
-	node    *host.Host // or nil
-	private bool       // whether node is this bench's own
-	idle    host.State // of node, when nothing is attached
-	running *daemon    // or nil
-	c1      *container // of most checks
+	node    *realhost.Host // or nil
+	private bool           // whether node is this bench's own
+	idle    realhost.State // of node, when nothing is attached
+	running *daemon        // or nil
+	c1      *container     // of most checks
 
 	mu         sync.Mutex // protects the following
 	script     func(int, delegatetest.Invocation, delegatetest.Fake) delegatetest.Fake

@@ -9,7 +9,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/metacni/metacni/delegate/conform/host"
+	"github.com/metacni/metacni/delegate/conform/internal/realhost"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/printed"
 )
@@ -103,7 +103,7 @@ func checkChangeGone(ctx context.Context, b *bench, _ outcome) error {
 }
 
 // inside returns the state of c1, a container with a network namespace.
-func (b *bench) inside() host.State {
+func (b *bench) inside() realhost.State {
 	s, err := b.c1.real.State()
 	_ = b.own(err) // the check counts as not made
 	return s
@@ -119,7 +119,7 @@ func checkMadeGone(ctx context.Context, b *bench, added outcome) error {
 			return notRun("nothing can remove the interface %s", loopback)
 		}
 		if has, _ := addresses(added); len(has) > 0 {
-			if err := b.c1.real.Restore(b.ifname, host.State{}); err != nil {
+			if err := b.c1.real.Restore(b.ifname, realhost.State{}); err != nil {
 				return b.own(err)
 			}
 			if err := b.notices(ctx, added, "the interface is another one, with another address"); err != nil {

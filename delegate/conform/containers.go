@@ -15,15 +15,15 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/metacni/metacni/delegate/conform/host"
+	"github.com/metacni/metacni/delegate/conform/internal/realhost"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/printed"
 )
 
 // A container is one of a bench.
 type container struct {
-	path string          // CNI_NETNS
-	real *host.Container // or nil
+	path string              // CNI_NETNS
+	real *realhost.Container // or nil
 
 	mu   sync.Mutex              // protects prev
 	prev map[string]types.Result // in a chain by the name of the interface, else at ""; or nil
@@ -100,10 +100,10 @@ func (b *bench) precede(c *container, ifname string) (types.Result, error) {
 func (b *bench) place(ctx context.Context) (err error) {
 	binary, _ := b.plugin.(Binary)
 	if b.kind.Name == kindShim && binary.Daemon == nil || binary.Path == "" {
-		b.node, err = host.Here()
+		b.node, err = realhost.Here()
 	} else {
 		b.private = true
-		b.node, err = host.New([]string{b.dir, filepath.Dir(binary.Path)}, b.suite.conf.Links)
+		b.node, err = realhost.New([]string{b.dir, filepath.Dir(binary.Path)}, b.suite.conf.Links)
 	}
 	if err != nil {
 		return fmt.Errorf("real containers: %w", err)
@@ -135,7 +135,7 @@ func (b *bench) warm(ctx context.Context) {
 
 // state returns what is on the host, if that is a private one: on another, not only the plugin
 // changes it.
-func (b *bench) state(ctx context.Context) (s host.State) {
+func (b *bench) state(ctx context.Context) (s realhost.State) {
 	if b.private {
 		var err error
 		s, err = b.node.State(ctx)
@@ -163,7 +163,7 @@ func (b *bench) clean(ctx context.Context, after string) error {
 }
 
 // noMore fails if there is more on the host than before.
-func (b *bench) noMore(ctx context.Context, after string, before host.State) error {
+func (b *bench) noMore(ctx context.Context, after string, before realhost.State) error {
 	for end := time.Now().Add(settling); ; {
 		left := b.state(ctx).Since(before)
 		if len(left) == 0 {

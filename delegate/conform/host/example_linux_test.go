@@ -2,26 +2,35 @@ package host_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"testing"
 
 	"github.com/metacni/metacni/delegate/conform/host"
 )
 
-// What a command leaves on a host, without a trace on the machine.
-func Example() { //nolint:testableexamples // not every machine has namespaces
-	h, err := host.New(nil, nil)
-	if errors.Is(err, errors.ErrUnsupported) {
-		fmt.Println("it needs root, or user namespaces")
-		return
+// The tests of a package run on a private host, with the program that they test.
+func Example() { //nolint:testableexamples // it is a TestMain and a test
+	main := func(m *testing.M) {
+		os.Exit(host.Tests{Build: func(ctx context.Context, dir string) error {
+			return exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "example.com/mine").Run()
+		}}.Main(m))
 	}
-	defer func() { _ = h.Close() }()
-	before, _ := h.State(context.Background())
-	cmd := exec.Command("sh", "-c", "echo 10.1.0.2 >/var/lib/cni/lease")
-	if err := h.Start(cmd); err == nil {
-		err = cmd.Wait()
-		after, _ := h.State(context.Background())
-		fmt.Println(err, after.Since(before))
+	test := func(t *testing.T) {
+		host.Need(t)
+		path, err := host.NewNS("c1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = host.RemoveNS(path) }()
+		cmd := exec.CommandContext(t.Context(), filepath.Join(host.Programs(), "mine"))
+		cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS="+path)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		fmt.Println(host.Interfaces(path))
 	}
+	_, _ = main, test
 }

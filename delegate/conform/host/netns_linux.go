@@ -10,7 +10,12 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate/conform/internal/realhost"
+	"github.com/metacni/metacni/internal/dump"
 )
+
+const nsDir = "/run/netns"
 
 // NewNS makes a network namespace that exists until [RemoveNS], and returns its path, for
 // CNI_NETNS. It ends a thread: the main goroutine must have called
@@ -67,14 +72,14 @@ type Interface struct {
 // empty path means the host.
 func Interfaces(path string) (ifs []Interface, err error) {
 	err = Do(path, func() error {
-		links, err := whole(netlink.LinkList)
+		links, err := dump.Whole(netlink.LinkList)
 		if err != nil {
 			return fmt.Errorf("host: list interfaces of %q: %w", path, err)
 		}
 		for _, l := range links {
 			a := l.Attrs()
 			i := Interface{Name: a.Name, Kind: l.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU}
-			if i.Addresses, err = addressesOf(&netlink.Handle{}, l); err != nil {
+			if i.Addresses, err = realhost.Addresses(&netlink.Handle{}, l); err != nil {
 				return fmt.Errorf("host: list addresses of %s: %w", a.Name, err)
 			}
 			ifs = append(ifs, i)

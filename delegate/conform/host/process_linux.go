@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate/conform/internal/realhost"
 )
 
 // Command returns a command that runs in a new network namespace and a new mount
@@ -57,7 +59,7 @@ func Setup() error {
 			return fmt.Errorf("host: %w", err)
 		}
 	}
-	return up(&netlink.Handle{}, "lo")
+	return realhost.Up(&netlink.Handle{}, "lo")
 }
 
 // Offers returns nil if the kernel can make links of the kind of l. It makes l and
@@ -77,6 +79,6 @@ func AddCard(name string) (index int, err error) {
 	card := netlink.NewVeth(attrs)
 	card.PeerName = name + "-far"
 	links := &netlink.Handle{} // of this process's namespace
-	err = errors.Join(links.LinkAdd(card), up(links, name), up(links, card.PeerName))
+	err = errors.Join(links.LinkAdd(card), realhost.Up(links, name), realhost.Up(links, card.PeerName))
 	return card.Attrs().Index, err // which LinkAdd has set
 }

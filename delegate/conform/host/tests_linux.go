@@ -29,7 +29,8 @@ type Tests struct {
 	// Needs returns an error that says why the tests cannot run on this machine. It may
 	// set variables of the environment for the tests. If nil, they need namespaces alone.
 	Needs func(context.Context) error
-	// Build builds the programs that the tests run into a directory; see [Programs].
+	// Build builds the programs that the tests run into a directory; see [Programs]. If nil, there
+	// are none.
 	Build func(ctx context.Context, dir string) error
 }
 
@@ -76,8 +77,10 @@ func (t Tests) run(ctx context.Context, m interface{ Run() int }) (int, error) {
 	if err := os.Setenv(tempEnv, temp); err != nil {
 		return 1, err
 	}
-	if err := t.Build(ctx, Programs()); err != nil {
-		return 1, err
+	if t.Build != nil {
+		if err := t.Build(ctx, Programs()); err != nil {
+			return 1, err
+		}
 	}
 	cmd := again(ctx)
 	cmd.Env = append(os.Environ(), stageEnv+"=tests", "TMPDIR="+temp)

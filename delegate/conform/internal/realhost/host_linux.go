@@ -1,13 +1,7 @@
-// Package host makes private hosts with real containers, on Linux: for checks and tests of plugins
-// that change the kernel's state. A private host is a network namespace and a mount namespace with
-// an empty /run and /var/lib/cni. Nothing of it is left when it ends. It needs root, or a kernel with
-// user namespaces for ordinary users, and no other program, such as iproute2 or sudo.
-//
-// There are two kinds. [New] makes a host for the commands that a program starts on it, many of them
-// at once in one program. [Command] starts a process whose host it is, the whole of it after [Setup]:
-// [Tests] runs the tests of a package so, and [NewNS], [Do], [Interfaces] and [Reach] are for such a
-// process.
-package host
+// Package realhost makes private hosts with real containers, on Linux, for the checks of package
+// conform. A program can have many of them at once, and sees what a plugin leaves on each. Package
+// host makes a private host of a whole process.
+package realhost
 
 import (
 	"errors"
@@ -137,7 +131,7 @@ func (h *Host) setUp(links []string) error {
 	if h.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("netlink: %w", err)
 	}
-	if err := up(h.links, "lo"); err != nil {
+	if err := Up(h.links, "lo"); err != nil {
 		return err
 	}
 	names := []string{Uplink}
@@ -154,7 +148,7 @@ func (h *Host) setUp(links []string) error {
 		if err := h.links.LinkAdd(card); err != nil {
 			return fmt.Errorf("make interface %q: %w", name, err)
 		}
-		if err := errors.Join(up(h.links, name), up(h.links, card.PeerName)); err != nil {
+		if err := errors.Join(Up(h.links, name), Up(h.links, card.PeerName)); err != nil {
 			return err
 		}
 	}
@@ -274,8 +268,8 @@ func named(name string) *netlink.GenericLink {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name}}
 }
 
-// up sets an interface up.
-func up(links *netlink.Handle, name string) error {
+// Up sets an interface up.
+func Up(links *netlink.Handle, name string) error {
 	if err := links.LinkSetUp(named(name)); err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}

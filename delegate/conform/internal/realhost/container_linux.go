@@ -1,4 +1,4 @@
-package host
+package realhost
 
 import (
 	"errors"
@@ -71,7 +71,7 @@ func (c *Container) make() (err error) {
 			c.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		}
 		if err == nil {
-			err = up(c.links, "lo")
+			err = Up(c.links, "lo")
 		}
 	})
 	if err != nil {
@@ -147,12 +147,12 @@ func (c *Container) attach(name, end string, n byte) (_ *types100.Result, err er
 	only := func(ip net.IP) *net.IPNet { return &net.IPNet{IP: ip, Mask: net.CIDRMask(32, 32)} }
 	for _, step := range []func() error{
 		func() error { return h.links.AddrAdd(pair, &netlink.Addr{IPNet: only(gateway)}) },
-		func() error { return up(h.links, end) },
+		func() error { return Up(h.links, end) },
 		func() error {
 			return h.links.RouteAdd(&netlink.Route{LinkIndex: pair.Index, Scope: netlink.SCOPE_LINK, Dst: only(ip)})
 		},
 		func() error { return c.links.AddrAdd(named(name), &netlink.Addr{IPNet: &address}) },
-		func() error { return up(c.links, name) },
+		func() error { return Up(c.links, name) },
 		func() error { return c.links.RouteReplace(&netlink.Route{Dst: anywhere(), Gw: gateway}) },
 	} {
 		if err := step(); err != nil {
@@ -201,14 +201,14 @@ func (c *Container) Interface(name string) (addresses []netip.Prefix, ok bool, e
 			return err
 		}
 		ok = true
-		addresses, err = addressesOf(links, link)
+		addresses, err = Addresses(links, link)
 		return err
 	})
 	return addresses, ok, err
 }
 
-// addressesOf returns the addresses of an interface, without link-local ones.
-func addressesOf(links *netlink.Handle, link netlink.Link) (addresses []netip.Prefix, err error) {
+// Addresses returns the addresses of an interface, without link-local ones.
+func Addresses(links *netlink.Handle, link netlink.Link) (addresses []netip.Prefix, err error) {
 	all, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(link, netlink.FAMILY_ALL) })
 	for _, a := range all {
 		ip, _ := netip.AddrFromSlice(a.IP)

@@ -1,6 +1,6 @@
 //go:build e2e && linux
 
-package host_test
+package realhost_test
 
 import (
 	"context"
@@ -21,15 +21,15 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/delegate/conform/host"
+	"github.com/metacni/metacni/delegate/conform/internal/realhost"
 	"github.com/metacni/metacni/internal/dump"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // newHost makes a host that the end of the test closes.
-func newHost(t *testing.T, keep, links []string) *host.Host {
+func newHost(t *testing.T, keep, links []string) *realhost.Host {
 	t.Helper()
-	h, err := host.New(keep, links)
+	h, err := realhost.New(keep, links)
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
@@ -38,7 +38,7 @@ func newHost(t *testing.T, keep, links []string) *host.Host {
 	return h
 }
 
-func state(t *testing.T, h *host.Host) host.State {
+func state(t *testing.T, h *realhost.Host) realhost.State {
 	t.Helper()
 	s, err := h.State(t.Context())
 	nodetest.OK(t, err)
@@ -46,7 +46,7 @@ func state(t *testing.T, h *host.Host) host.State {
 }
 
 // run runs a script on the host.
-func run(t *testing.T, h *host.Host, script string) string {
+func run(t *testing.T, h *realhost.Host, script string) string {
 	t.Helper()
 	out, err := output(t.Context(), h, script)
 	if err != nil {
@@ -55,7 +55,7 @@ func run(t *testing.T, h *host.Host, script string) string {
 	return out
 }
 
-func output(ctx context.Context, h *host.Host, script string) (string, error) {
+func output(ctx context.Context, h *realhost.Host, script string) (string, error) {
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "sh", "-c", script)
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -67,7 +67,7 @@ func output(ctx context.Context, h *host.Host, script string) (string, error) {
 }
 
 // want waits until the host has just these things more than before.
-func want(t *testing.T, h *host.Host, before host.State, lines ...string) {
+func want(t *testing.T, h *realhost.Host, before realhost.State, lines ...string) {
 	t.Helper()
 	var got []string
 	defer func() {
@@ -118,7 +118,7 @@ func TestStateNamesWhatIsNew(t *testing.T) {
 		},
 		"route": {
 			kernel: func() error {
-				eth0, err := netlink.LinkByName(host.Uplink)
+				eth0, err := netlink.LinkByName(realhost.Uplink)
 				return errors.Join(err,
 					netlink.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: network("10.1.0.0/16"), Scope: netlink.SCOPE_LINK}),
 					netlink.RouteAdd(&netlink.Route{Dst: network("10.2.0.0/16"), Gw: net.IPv4(198, 18, 0, 9), Table: 7}),
@@ -137,7 +137,7 @@ func TestStateNamesWhatIsNew(t *testing.T) {
 		},
 		"queueing discipline": {
 			kernel: func() error {
-				eth0, err := netlink.LinkByName(host.Uplink)
+				eth0, err := netlink.LinkByName(realhost.Uplink)
 				if err != nil {
 					return err
 				}
@@ -301,14 +301,14 @@ func TestHereIsTheHostOfTheProgram(t *testing.T) {
 	outer := newHost(t, nil, nil)
 	before := state(t, outer)
 	nodetest.OK(t, outer.Do(func() error {
-		h, err := host.Here()
+		h, err := realhost.Here()
 		nodetest.OK(t, err)
 		nodetest.OK(t, os.MkdirAll("/run/cni", 0o700))
 		empty := state(t, h)
 		nodetest.OK(t, errors.Join(os.WriteFile("/run/cni/a", nil, 0o600), os.WriteFile("/run/b", nil, 0o600)))
 		want(t, h, empty, "file /run/cni/a")
 		nodetest.OK(t, errors.Join(os.Remove("/run/cni/a"), os.Remove("/run/b")))
-		var containers []*host.Container
+		var containers []*realhost.Container
 		for range 3 {
 			c, err := h.Container()
 			nodetest.OK(t, err)
@@ -363,11 +363,11 @@ func TestKeptDirectoriesStayVisible(t *testing.T) {
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "in the real directory", slices.Sorted(names(t, dir)), []string{"a", "b"})
 
-	_, err = host.New([]string{filepath.Join(dir, "missing")}, nil)
+	_, err = realhost.New([]string{filepath.Join(dir, "missing")}, nil)
 	nodetest.Is(t, err, os.ErrNotExist)
-	_, err = host.New([]string{"/run"}, nil)
+	_, err = realhost.New([]string{"/run"}, nil)
 	nodetest.Says(t, err, "/run cannot stay visible")
-	_, err = host.New(nil, []string{"a name that is too long"})
+	_, err = realhost.New(nil, []string{"a name that is too long"})
 	nodetest.Is(t, err, errors.ErrUnsupported)
 }
 
@@ -429,7 +429,7 @@ func TestClosedHostDoesNothing(t *testing.T) {
 
 // Not parallel: it counts what the program has.
 func TestManyHostsLeaveNothing(t *testing.T) {
-	if h, err := host.New(nil, nil); err != nil { // opens what the Go runtime keeps open
+	if h, err := realhost.New(nil, nil); err != nil { // opens what the Go runtime keeps open
 		t.Skip(err)
 	} else {
 		nodetest.OK(t, h.Close())
@@ -462,7 +462,7 @@ func TestManyHostsLeaveNothing(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			h, err := host.New(nil, []string{"eth1"})
+			h, err := realhost.New(nil, []string{"eth1"})
 			if err != nil {
 				t.Error(err)
 				return
@@ -479,7 +479,7 @@ func TestManyHostsLeaveNothing(t *testing.T) {
 			if out, err := output(t.Context(), h, "sleep 1000 >/dev/null 2>&1 & > /run/left"); err != nil {
 				t.Error(err, out)
 			}
-			if s, err := h.State(t.Context()); err != nil || !slices.Contains(s.Since(host.State{}), "file /run/left") {
+			if s, err := h.State(t.Context()); err != nil || !slices.Contains(s.Since(realhost.State{}), "file /run/left") {
 				t.Errorf("state: %v, %v", s, err)
 			}
 			if err := h.Close(); err != nil {

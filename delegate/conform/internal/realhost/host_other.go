@@ -1,7 +1,7 @@
 //go:build !linux
 
-// Package host makes private hosts with real containers, on Linux.
-package host
+// Package realhost makes private hosts with real containers, on Linux.
+package realhost
 
 import (
 	"context"
