@@ -157,7 +157,7 @@ func (r reply) says(t testing.TB, status int, code uint, words ...string) {
 		Code         uint
 		Msg, Details string
 	}
-	if err := process.DecodeOne(r.Body, &e); err != nil {
+	if err := json.Unmarshal(r.Body, &e); err != nil {
 		t.Errorf("no error object: %v: %q", err, r.Body)
 		return
 	}

@@ -7,25 +7,17 @@ import (
 	"strings"
 )
 
-// A path describes a request in the words of a role.
-type path struct {
-	Verb      string // get, list, watch, create, update, patch, delete
-	Group     string // with the version; empty: the path is not that of a resource
-	Resource  string // with the subresource after a slash
-	Namespace string // empty: all namespaces, or none
-	Name      string // empty for list, watch and create
-}
-
-// parsePath describes a request with this method and URL.
-func parsePath(method string, u *url.URL) path {
+// parsePath describes a request with this method and URL in the words of a role. The group has
+// the version; it is empty if the path is not that of a resource.
+func parsePath(method string, u *url.URL) (r Request, group string) {
 	verbs := map[string]string{"GET": "get", "POST": "create", "PUT": "update"}
-	r := path{Verb: cmp.Or(verbs[method], strings.ToLower(method))}
+	r.Verb = cmp.Or(verbs[method], strings.ToLower(method))
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	prefix := map[string]int{"api": 2, "apis": 3}[parts[0]]
 	if prefix == 0 || len(parts) <= prefix {
-		return r
+		return r, ""
 	}
-	r.Group, parts = strings.Join(parts[1:prefix], "/"), parts[prefix:]
+	group, parts = strings.Join(parts[1:prefix], "/"), parts[prefix:]
 	if len(parts) > 2 && parts[0] == "namespaces" {
 		r.Namespace, parts = parts[1], parts[2:]
 	}
@@ -41,5 +33,5 @@ func parsePath(method string, u *url.URL) path {
 	default:
 		r.Verb = "list"
 	}
-	return r
+	return r, group
 }

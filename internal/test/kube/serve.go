@@ -66,17 +66,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 
 // parse reads the path and the method. It reports whether the server has the resource.
 func parse(q *http.Request, body string) (c call, known bool) {
-	is := parsePath(q.Method, q.URL)
-	c = call{http: q, Request: Request{
-		Verb: is.Verb, Resource: is.Resource, Namespace: is.Namespace, Name: is.Name,
-		Query: q.URL.RawQuery, UserAgent: q.UserAgent(), Body: body, Time: time.Now(),
-	}}
-	if is.Group == "" {
-		c.Verb, c.Resource = "", q.URL.Path
-	}
+	is, group := parsePath(q.Method, q.URL)
+	is.Query, is.UserAgent, is.Body, is.Time = q.URL.RawQuery, q.UserAgent(), body, time.Now()
 	resource, sub, _ := strings.Cut(is.Resource, "/")
+	if group == "" {
+		is.Verb, is.Resource = "", q.URL.Path
+	}
+	c = call{http: q, Request: is}
 	all := kinds()
-	i := slices.IndexFunc(all, func(k kind) bool { return k.group == is.Group && k.resource == resource })
+	i := slices.IndexFunc(all, func(k kind) bool { return k.group == group && k.resource == resource })
 	if i < 0 {
 		return c, false
 	}

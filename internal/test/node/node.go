@@ -79,9 +79,14 @@ func (n *Node) Read(name string) string {
 // Files are the paths below a directory of the node, sorted; none if it is not there.
 func (n *Node) Files(dir string) []string {
 	n.Helper()
+	return Files(n, n.Path(dir))
+}
+
+// Files are the paths below a directory, sorted; none if it is not there.
+func Files(tb testing.TB, root string) []string {
+	tb.Helper()
 	var all []string
-	root := n.Path(dir)
-	OK(n, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+	OK(tb, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if path == root || errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -284,12 +289,10 @@ const patience = 2 * time.Minute
 // when nothing comes.
 func Come[T any](tb testing.TB, c <-chan T, what string) T {
 	tb.Helper()
-	late := time.NewTimer(patience)
-	defer late.Stop()
 	select {
 	case v := <-c:
 		return v
-	case <-late.C:
+	case <-time.After(patience):
 		tb.Fatalf("%s did not come", what)
 		panic("not reached")
 	}

@@ -41,16 +41,10 @@ type Build struct {
 // has them: in metacni-ci, for each toolchain, go.mod and go.sum. Of several processes one
 // builds.
 func (t Tools) Build(ctx context.Context) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	mod, err := os.ReadFile(filepath.Join(t.Dir, "go.mod"))
-	if err != nil {
-		return "", err
-	}
-	sum, err := os.ReadFile(filepath.Join(t.Dir, "go.sum"))
-	if err != nil {
+	cache, cacheErr := os.UserCacheDir()
+	mod, modErr := os.ReadFile(filepath.Join(t.Dir, "go.mod"))
+	sum, sumErr := os.ReadFile(filepath.Join(t.Dir, "go.sum"))
+	if err := errors.Join(cacheErr, modErr, sumErr); err != nil {
 		return "", err
 	}
 	version := regexp.MustCompile(`\s` + regexp.QuoteMeta(t.Module) + ` (v\S+)`).FindSubmatch(mod)

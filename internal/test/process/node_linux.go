@@ -144,18 +144,9 @@ func (n *Node) Write(v any, elem ...string) {
 }
 
 // List returns the paths below a directory. A missing directory has none.
-func (n *Node) List(dir string) (names []string) {
+func (n *Node) List(dir string) []string {
 	n.Helper()
-	nodetest.OK(n, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil && path != dir {
-			names = append(names, strings.TrimPrefix(path, dir+"/"))
-		}
-		return err
-	}))
-	return names
+	return nodetest.Files(n, dir)
 }
 
 // Until waits until cond is true. Another process makes it so.
@@ -308,9 +299,7 @@ func (n *Node) OrphansEnd() {
 func Interfaces(tb testing.TB, path string) (names []string) {
 	tb.Helper()
 	all, err := host.Interfaces(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, err)
 	for _, i := range all {
 		if i.Name != "lo" {
 			names = append(names, i.Name)

@@ -239,30 +239,18 @@ func (n *Node) Wait(c *Command) Answer {
 	switch {
 	case a.Code > 0:
 		a.Err = &types.Error{}
-		if err := DecodeOne(a.Stdout, a.Err); err != nil {
+		if err := json.Unmarshal(a.Stdout, a.Err); err != nil {
 			n.Fatalf("exit status %d, and stdout is no error: %v: %q (stderr %q)", a.Code, err, a.Stdout, a.Stderr)
 		}
 		if a.Err.Code == 0 {
 			n.Errorf("an error without a code: %s", a.Stdout)
 		}
 	case a.Code == 0 && len(bytes.TrimSpace(a.Stdout)) > 0:
-		if err := DecodeOne(a.Stdout, &Object{}); err != nil {
+		if err := json.Unmarshal(a.Stdout, &Object{}); err != nil {
 			n.Fatalf("stdout: %v: %q", err, a.Stdout)
 		}
 	}
 	return a
-}
-
-// DecodeOne decodes data, which must be exactly one JSON value.
-func DecodeOne(data []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	return nil
 }
 
 // A Reply is the answer of a daemon to a request.

@@ -23,15 +23,6 @@ func misbehave(conf config, command string) error {
 	case "":
 	case "fail":
 		fail(conf, conf.Code, "no free device")
-	case "flaky": // every other time
-		file := filepath.Join(conf.Dir, "flaky@"+os.Getenv("CNI_CONTAINERID"))
-		if os.Remove(file) == nil {
-			return nil
-		}
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			return err
-		}
-		fail(conf, conf.Code, "not this time")
 	case "late": // has waited before its work
 	case "hang", "deaf", "gate":
 		if on == "deaf" {
