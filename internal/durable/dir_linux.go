@@ -240,7 +240,7 @@ func (d *Dir) OpenLock(name string) (fd int, id ID, err error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fd, IDOf(&st), err
 		}
-		fd, err = d.create(name, flags)
+		fd, err = d.create(name, flags|unix.O_EXCL)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return -1, ID{}, err
 		}

@@ -48,10 +48,7 @@ func (d *Dir) WriteFile(name string, data []byte) error {
 // which a writer has until the file has its name. What somebody else has made is replaced.
 func (d *Dir) lockTemp(temp string) (fd int, err error) {
 	for {
-		err := d.at("create", temp, func() (err error) {
-			fd, err = unix.Openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-			return err
-		})
+		fd, err := d.create(temp, unix.O_WRONLY|unix.O_NONBLOCK)
 		if err != nil {
 			return -1, err
 		}
@@ -81,7 +78,7 @@ func (d *Dir) Replace(temp, name string, data []byte, mode uint32) error {
 	if !plain(name) {
 		return d.fail("renameat", name, unix.EINVAL)
 	}
-	fd, err := d.create(temp, unix.O_WRONLY)
+	fd, err := d.create(temp, unix.O_WRONLY|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
@@ -141,10 +138,10 @@ func (d *Dir) TryWrite() error {
 	return err
 }
 
-// create makes the file name, which must not be there.
+// create makes the file name. With O_EXCL it must not be there.
 func (d *Dir) create(name string, flags int) (fd int, err error) {
 	err = d.at("create", name, func() (err error) {
-		fd, err = unix.Openat(d.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		fd, err = unix.Openat(d.fd, name, flags|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
 	return fd, err

@@ -32,11 +32,9 @@ func Wait(ctx context.Context, limit time.Duration, try func() (bool, error)) er
 		defer cancel()
 	}
 	for pause := firstPause; !done && err == nil; pause = min(2*pause, longestPause) {
-		t := time.NewTimer(pause)
 		select {
-		case <-t.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			t.Stop()
 		}
 		if err := cause.Of(ctx); err != nil {
 			return err

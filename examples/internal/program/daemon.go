@@ -44,12 +44,10 @@ func second(signals <-chan os.Signal, end func()) os.Signal {
 
 // Pause waits for a time. It reports false if ctx has ended before.
 func Pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	}
 }

@@ -56,15 +56,12 @@ func (n *Notes[T]) Taken() []T {
 // log if there is one, when that does not happen.
 func Until(tb testing.TB, what string, done func() bool, log ...*Log) {
 	tb.Helper()
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
+	late, poll := time.After(patience), time.Tick(2*time.Millisecond)
 	for !done() {
 		select {
-		case <-late.C:
+		case <-late:
 			tb.Fatalf("it does not happen that %s; log: %s", what, log)
-		case <-poll.C:
+		case <-poll:
 		}
 	}
 }
