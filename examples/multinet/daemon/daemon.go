@@ -72,7 +72,8 @@ func (d *service) observe(e thick.Event) {
 	if e.Command == "DEL" || e.Command == "ADD" && (e.Err != nil || e.Path == wire.PathAttach) {
 		d.cluster.Changed(d.ctx, e.ContainerID, e.Args)
 	}
-	logEvent(d.ctx, d.log, e)
+	pod := nad.PodOf(e.Args)
+	e.Log(d.ctx, d.log, slog.String("pod_namespace", pod.Namespace), slog.String("pod", pod.Name))
 }
 
 // plugin returns multinet. Its ADD notes what was asked before it does anything else, and

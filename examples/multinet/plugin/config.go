@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -227,12 +227,7 @@ func (a *allowedTypes) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	type plain allowedTypes
-	if _, err := netconf.Decode[plain](text); err != nil && string(text) != "null" {
-		return err
-	}
-	object := json.NewDecoder(bytes.NewReader(text))
-	object.DisallowUnknownFields()
-	return object.Decode((*plain)(a))
+	return program.Decode(text, (*plain)(a))
 }
 
 // A Duration is a string such as "25s" in a configuration.

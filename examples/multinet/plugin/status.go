@@ -17,6 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -60,17 +61,9 @@ func (c *config) waitReady(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
 	for {
-		err := c.ready()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
+		if err := c.ready(); err == nil || !program.Pause(ctx, 50*time.Millisecond) {
 			return err
-		case <-poll.C:
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/program"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -61,14 +62,8 @@ func unlocked(ctx context.Context, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		err := do()
-		if !errors.Is(err, autoconf.ErrLocked) {
+		if err := do(); !errors.Is(err, autoconf.ErrLocked) || !program.Pause(ctx, patience/100) {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(patience / 100):
 		}
 	}
 }

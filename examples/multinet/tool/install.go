@@ -23,6 +23,7 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/program"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -278,13 +279,7 @@ func known(p netconf.Plugin) error {
 
 // sweeper returns a Sweeper for the records of the published plugin.
 func (i *installer) sweeper(ctx context.Context) (*lifecycle.Sweeper, error) {
-	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.SweepResult) {
-		if swept.Err != nil {
-			i.log.LogAttrs(ctx, slog.LevelWarn, "stale attachment cannot be removed", slog.Any("error", swept.Err))
-			return
-		}
-		i.log.LogAttrs(ctx, slog.LevelInfo, "stale attachment removed", slog.String("container", swept.Key.ContainerID), slog.String("ifname", swept.Key.IfName))
-	}}
+	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.SweepResult) { program.LogSwept(ctx, i.log, swept) }}
 	// The runtime's plugins are in the directory of the program.
 	process := i.process
 	process.Root = plugin.Root(i.root)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/program"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 )
 
@@ -141,9 +142,7 @@ func sweepUntilKnown(ctx context.Context, sweep func(context.Context) (lifecycle
 		if all = swept; err != nil || all.Pending == 0 || looks == mostLooks {
 			return all, err
 		}
-		select {
-		case <-time.After(lookAgain):
-		case <-ctx.Done():
+		if !program.Pause(ctx, lookAgain) {
 			return all, ctx.Err()
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/program"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -199,13 +200,9 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 			}
 			u.changes = append(u.changes, v)
 		}
-		if begun = u.adding(); begun {
-			select {
-			case <-ctx.Done():
-				begun = false
-				errs = append(errs, fmt.Errorf("an ADD still runs: %w", ctx.Err()))
-			case <-time.After(50 * time.Millisecond):
-			}
+		if begun = u.adding(); begun && !program.Pause(ctx, 50*time.Millisecond) {
+			begun = false
+			errs = append(errs, fmt.Errorf("an ADD still runs: %w", ctx.Err()))
 		}
 		attached, err = attachedTo(ctx, life, name) // after looking for ADDs: none may end in between
 		attached = slices.DeleteFunc(attached, func(r lifecycle.AddRecord) bool { return tried[r.Key] })
