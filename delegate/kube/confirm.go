@@ -63,8 +63,8 @@ func (w *StatusWriter) confirm(ctx context.Context, pod nad.Pod) (Pod, error) {
 	case w.view.pods == nil:
 		return Pod{}, because(ErrNotSynced, errNoNode)
 	}
-	before, known := w.known(pod)
-	if !known {
+	before := w.known(pod)
+	if before == nil {
 		w.Resume([]nad.Pod{pod})
 		return Pod{}, because(ErrNotSynced, errLater)
 	}
@@ -89,14 +89,14 @@ func (w *StatusWriter) confirm(ctx context.Context, pod nad.Pod) (Pod, error) {
 	return Pod{}, ErrOutdated
 }
 
-// known returns what is known of the status of a pod, if anything is to be known of the pod.
-func (w *StatusWriter) known(pod nad.Pod) (p podStatus, known bool) {
+// known returns a copy of what is known of the status of a pod, or nil.
+func (w *StatusWriter) known(pod nad.Pod) *podStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p := w.pods[identity(pod)]; p != nil {
-		return *p, true
+		return new(*p)
 	}
-	return podStatus{}, false
+	return nil
 }
 
 // of reports whether an object has the status that p says was written last, or is being written.

@@ -89,13 +89,6 @@ func (c Config) check() error {
 
 func (c Config) userAgent() string { return cmp.Or(c.UserAgent, "metacni") }
 
-func (c Config) logger() *slog.Logger {
-	if c.Logger != nil {
-		return c.Logger
-	}
-	return slog.New(slog.DiscardHandler)
-}
-
 // A View is a daemon's picture of a cluster. Goroutines may share it.
 type View struct {
 	config Config
@@ -130,7 +123,7 @@ func Open(ctx context.Context, c Config) (*View, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	v := &View{config: c, log: c.logger()}
+	v := &View{config: c, log: cmp.Or(c.Logger, slog.New(slog.DiscardHandler))}
 	v.transport = newTransport(c)
 	if _, err := v.transport.session(); err != nil {
 		if errors.Is(err, rest.ErrNotInCluster) {

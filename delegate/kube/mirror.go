@@ -36,7 +36,9 @@ func (m *mirror) run(ctx context.Context) {
 	if !m.store.awaitSync(ctx) {
 		return
 	}
-	m.sweep()
+	for _, r := range m.files.Refs() { // an earlier process has written them
+		m.queue.Add(types.NamespacedName(r))
+	}
 	m.queue.Run(1, func(key types.NamespacedName) {
 		if ctx.Err() == nil {
 			m.note(ctx, key, m.copy(key))
@@ -60,13 +62,6 @@ func (m *mirror) note(ctx context.Context, key types.NamespacedName, err error) 
 		m.log.ErrorContext(ctx, "definitions cannot be mirrored, trying again", "dir", m.files.Dir, "error", err)
 	case before > 0 && len(m.failed) == 0:
 		m.log.InfoContext(ctx, "definitions are mirrored again", "dir", m.files.Dir)
-	}
-}
-
-// sweep queues the definitions that an earlier process has written.
-func (m *mirror) sweep() {
-	for _, r := range m.files.Refs() {
-		m.queue.Add(types.NamespacedName(r))
 	}
 }
 

@@ -160,12 +160,8 @@ func (t *transport) read() (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{}
-	for _, file := range []string{t.kubeconfig, config.CAFile, config.CertFile, config.KeyFile} {
-		if file != "" {
-			s.files = append(s.files, file)
-		}
-	}
+	s := &session{files: []string{t.kubeconfig, config.CAFile, config.CertFile, config.KeyFile}}
+	s.files = slices.DeleteFunc(s.files, func(file string) bool { return file == "" })
 	s.stamp = stamp(s.files...)
 	if before != stamp(t.kubeconfig) {
 		s.stamp = "" // it has changed meanwhile: the next request reads it again

@@ -158,7 +158,7 @@ func TestNoRequestLogsByItself(t *testing.T) {
 		defer mu.Unlock()
 		said = append(said, prefix+args)
 	}, funcr.Options{Verbosity: 10}))
-	v := &View{config: Config{Node: "n1"}, log: Config{}.logger(), transport: newTransport(Config{}), ctx: ctx}
+	v := &View{config: Config{Node: "n1"}, log: slog.New(slog.DiscardHandler), transport: newTransport(Config{}), ctx: ctx}
 	address, err := url.Parse(server.URL)
 	nodetest.OK(t, err)
 	v.transport.now = &session{stamp: stamp(), server: address, next: server.Client().Transport}

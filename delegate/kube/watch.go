@@ -155,7 +155,9 @@ func (s *source) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 		return nil, err // if it is busy, the reflector tries to go on with the same version
 	}
 	s.connected()
-	return newWatching(s, w, initial), nil
+	g := &watching{Interface: w, source: s, initial: initial, events: make(chan watch.Event), ending: make(chan struct{})}
+	go g.forward()
+	return g, nil
 }
 
 // isBusy reports whether an API server is away or has no time. What a reflector knows is
@@ -298,12 +300,6 @@ type watching struct {
 	events  chan watch.Event // of Interface
 	ending  chan struct{}    // closed by Stop
 	stop    sync.Once
-}
-
-func newWatching(s *source, w watch.Interface, initial bool) *watching {
-	g := &watching{Interface: w, source: s, initial: initial, events: make(chan watch.Event), ending: make(chan struct{})}
-	go g.forward()
-	return g
 }
 
 // ResultChan returns the events.

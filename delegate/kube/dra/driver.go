@@ -17,6 +17,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
+	"github.com/metacni/metacni/delegate/kube/internal/queue"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -60,7 +61,8 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.Logger.Handler())))
 	d := &Driver{config: c, log: c.Logger, client: client, ctx: context.WithoutCancel(ctx), cancel: cancel, broken: make(chan error, 1)}
-	d.writer, d.offers = newWriter(d), newOffers(c)
+	d.writer = &writer{driver: d, queue: queue.New[Ref](), failures: map[Ref]string{}, pending: map[Ref]bool{}}
+	d.offers = newOffers(c)
 	context.AfterFunc(ctx, d.writer.queue.ShutDown)
 	d.serveIfLost(ctx)
 	d.wg.Go(func() { d.keepServing(ctx) })

@@ -107,14 +107,6 @@ type writer struct {
 	stats    Stats          // without what Stats counts
 }
 
-func newWriter(d *Driver) *writer {
-	return &writer{
-		driver:   d,
-		queue:    queue.New[Ref](),
-		failures: map[Ref]string{}, pending: map[Ref]bool{},
-	}
-}
-
 // forget forgets a claim that is not prepared any more.
 func (w *writer) forget(r Ref) {
 	w.queue.Forget(r)

@@ -76,13 +76,8 @@ func (c *Client) Close() error {
 
 // passing reports whether the same request may succeed in a moment.
 func passing(err error) bool {
-	switch code(err) {
-	case codes.Unavailable:
-		return true
-	case codes.ResourceExhausted:
-		return !says(err, "larger than max") // gRPC's own: the answer has more than maxSize
-	}
-	return false
+	tooLarge := says(err, "larger than max") // gRPC's own: the answer has more than maxSize
+	return code(err) == codes.Unavailable || code(err) == codes.ResourceExhausted && !tooLarge
 }
 
 func code(err error) codes.Code { return status.Code(err) }

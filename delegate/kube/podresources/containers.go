@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -66,11 +67,8 @@ func (c *Client) claimed(ctx context.Context, claims []*api.DynamicResource) ([]
 
 // node returns the lowest NUMA node of a device.
 func node(t *api.TopologyInfo) int {
-	lowest := noNUMA
-	for i, n := range t.GetNodes() {
-		if id := int(n.GetID()); i == 0 || id < lowest {
-			lowest = id
-		}
+	if len(t.GetNodes()) == 0 {
+		return noNUMA
 	}
-	return lowest
+	return int(slices.MinFunc(t.GetNodes(), func(a, b *api.NUMANode) int { return cmp.Compare(a.GetID(), b.GetID()) }).GetID())
 }

@@ -18,6 +18,7 @@
 package webhook
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,12 +76,7 @@ type Event struct {
 }
 
 // orNone returns log, or a logger that discards everything.
-func orNone(log *slog.Logger) *slog.Logger {
-	if log != nil {
-		return log
-	}
-	return slog.New(slog.DiscardHandler)
-}
+func orNone(log *slog.Logger) *slog.Logger { return cmp.Or(log, slog.New(slog.DiscardHandler)) }
 
 // ServeHTTP answers one request. What is no AdmissionReview gets an HTTP error, which an
 // API server treats as that of a webhook that is away.

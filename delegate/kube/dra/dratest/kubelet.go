@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -127,8 +126,5 @@ func ids(claims []*resourcev1.ResourceClaim) []*api.Claim {
 
 // dial returns a connection to a socket.
 func dial(socket string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", addr)
-		}))
+	return grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
