@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -96,9 +97,7 @@ func (d *Dir) fill(fd int, temp, name string, data []byte, mode uint32) (err err
 	if err == nil { // a rename may reach the disk before the data does
 		err = d.at("fsync", temp, func() error { return unix.Fsync(fd) })
 	}
-	if cerr := d.close(fd, temp); err == nil {
-		err = cerr
-	}
+	err = cmp.Or(err, d.close(fd, temp))
 	if err == nil {
 		err = d.Rename(temp, name)
 	}
@@ -129,9 +128,7 @@ func (d *Dir) TryWrite() error {
 	if err == nil { // which allocates the blocks: a write may succeed on a full disk
 		err = d.at("fsync", tryName, func() error { return unix.Fsync(fd) })
 	}
-	if cerr := d.close(fd, tryName); err == nil {
-		err = cerr
-	}
+	err = cmp.Or(err, d.close(fd, tryName))
 	if removed := d.Remove(tryName); err == nil && !errors.Is(removed, fs.ErrNotExist) {
 		err = removed
 	}
@@ -162,10 +159,7 @@ func (d *Dir) Append(name string, data []byte, limit int64) (bool, error) {
 	if st.Size+int64(len(data)) > limit || st.Nlink != 1 {
 		return false, d.close(fd, name)
 	}
-	err = d.write(fd, name, data)
-	if cerr := d.close(fd, name); err == nil {
-		err = cerr
-	}
+	err = cmp.Or(d.write(fd, name, data), d.close(fd, name))
 	return err == nil, err
 }
 
@@ -224,10 +218,7 @@ func (d *Dir) write(fd int, name string, data []byte) error {
 // away, not leave a file open.
 func (d *Dir) close(fd int, name string) error {
 	Step("close", name)
-	err := d.hooked("close", name)
-	if cerr := unix.Close(fd); err == nil {
-		err = cerr
-	}
+	err := cmp.Or(d.hooked("close", name), unix.Close(fd))
 	if err != nil && !errors.Is(err, unix.EINTR) { // after EINTR the file is closed all the same
 		return d.fail("close", name, err)
 	}

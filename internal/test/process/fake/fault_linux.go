@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -100,10 +101,8 @@ func child(conf config, attr *syscall.SysProcAttr, fault string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := in.Write(body); err != nil {
-		return err
-	}
-	return in.Close()
+	_, err = in.Write(body)
+	return errors.Join(err, in.Close())
 }
 
 // flood writes 100 MB.
