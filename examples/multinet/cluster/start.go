@@ -35,7 +35,8 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		return func() {}, nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c.started, c.mirrored = time.Now(), c.hasMirror()
+	mirror, _ := os.ReadDir(c.conf.NADDir) // of the previous daemon, if there is one
+	c.started, c.mirrored = time.Now(), len(mirror) > 0
 	c.view, err = kube.Open(ctx, kube.Config{
 		Kubeconfig: c.conf.Kubeconfig, Dial: c.conf.Dial, Node: c.conf.Node, Pods: c.conf.watchPods(),
 		NADWait: wait(c.conf.NADWait), PodWait: wait(c.conf.PodWait), MaxViewAge: time.Duration(c.conf.MaxViewAge),
@@ -117,12 +118,6 @@ func (c *Cluster) Probe(context.Context) (ok bool, err error) {
 		return true, err
 	}
 	return c.mirrored || time.Since(c.started) > grace, fmt.Errorf("not synced with the Kubernetes API: %s", strings.Join(missing, ", "))
-}
-
-// hasMirror reports whether a previous daemon has left a mirror.
-func (c *Cluster) hasMirror() bool {
-	entries, err := os.ReadDir(c.conf.NADDir)
-	return err == nil && len(entries) > 0
 }
 
 // Ready says that the daemon serves ADDs and that its network is published. The node's

@@ -80,12 +80,11 @@ func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
 	changed := make(chan struct{}, 1)
 	var passes sync.WaitGroup
 	passes.Go(func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
+		tick := time.Tick(every)
 		for {
 			select {
 			case <-changed:
-			case <-tick.C:
+			case <-tick:
 			case <-ctx.Done():
 				return
 			}
