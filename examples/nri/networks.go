@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,13 +44,11 @@ func (o *service) asks(ctx context.Context, s *api.PodSandbox) (bool, error) {
 // those of its claims. They have an IfName if the pod or the claim has one.
 func (o *service) wanted(ctx context.Context, s *api.PodSandbox, netns string) ([]delegate.Attachment, error) {
 	selections, err := o.selections(s)
-	if err != nil {
+	args, argsErr := cniArgs(s)
+	if err := cmp.Or(err, argsErr); err != nil {
 		return nil, err
 	}
-	pod := delegate.Attachment{ContainerID: s.GetId(), NetNS: netns}
-	if pod.Args, err = cniArgs(s); err != nil {
-		return nil, err
-	}
+	pod := delegate.Attachment{ContainerID: s.GetId(), NetNS: netns, Args: args}
 	var wanted []delegate.Attachment
 	confDir := &netconf.Dir{FS: os.DirFS(o.conf.ConfDir)}
 	for _, selection := range selections {

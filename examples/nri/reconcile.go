@@ -135,10 +135,8 @@ func (o *service) lacking(ctx context.Context, known pod) bool {
 	if hostNetwork(known.sandbox) {
 		return false
 	}
-	if asks, _ := o.asks(ctx, known.sandbox); !asks { // an ADD tells what is wrong
-		return false
-	}
-	return exists(namespace(known.sandbox)) // it is removed when a pod stops
+	asks, _ := o.asks(ctx, known.sandbox)           // an ADD tells what is wrong
+	return asks && exists(namespace(known.sandbox)) // it is removed when a pod stops
 }
 
 // exists reports whether there may be a network namespace at a path, to attach a pod in. That there

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -40,12 +41,9 @@ func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, 
 		return err
 	}
 	log := conf.logger(stderr)
-	reviewer, err := multinet.NewReviewer(conf.multinet())
-	if err != nil {
-		return err
-	}
-	cert, err := webhook.LoadCertificate(conf.Cert, conf.Key, log)
-	if err != nil {
+	reviewer, confErr := multinet.NewReviewer(conf.multinet())
+	cert, certErr := webhook.LoadCertificate(conf.Cert, conf.Key, log)
+	if err := cmp.Or(confErr, certErr); err != nil {
 		return err
 	}
 	metrics := newWebhookMetrics(cert.Expires)

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +15,9 @@ import (
 // asked returns what the pod asks for: the network that replaces the primary, or nil,
 // and those that it selects. It fails if the pod may not have one of them.
 func (c *config) asked(annotations map[string]string) (primary *choice, selected []choice, err error) {
-	instead, err := nad.ParseDefaultNetwork(annotations[nad.DefaultNetworkAnnotation], c.call.IfName)
-	if err != nil {
-		return nil, nil, err
-	}
+	instead, insteadErr := nad.ParseDefaultNetwork(annotations[nad.DefaultNetworkAnnotation], c.call.IfName)
 	selections, err := parseSelections(annotations, c.most)
-	if err != nil {
+	if err = cmp.Or(insteadErr, err); err != nil {
 		return nil, nil, err
 	}
 	if instead != nil {

@@ -47,11 +47,9 @@ func multinetShim() plugin.Plugin {
 // client returns the Client for the configuration of c.
 func client(c *plugin.Call) (*shim.Client, error) {
 	conf, err := plugin.Config[config](c)
-	if err != nil {
-		return nil, err
-	}
 	// Without these a DEL would reach another daemon, or wait for one that never reads it.
-	if err := errors.Join(c.Value("daemonSocketDir", &conf.DaemonSocketDir), c.Value("delQueueDir", &conf.DelQueueDir)); err != nil {
+	invalid := errors.Join(c.Value("daemonSocketDir", &conf.DaemonSocketDir), c.Value("delQueueDir", &conf.DelQueueDir))
+	if err := cmp.Or(err, invalid); err != nil {
 		return nil, err
 	}
 	dir := cmp.Or(conf.DaemonSocketDir, multinet.DefaultSocketDir)
