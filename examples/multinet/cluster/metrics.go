@@ -3,8 +3,6 @@ package cluster
 import (
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/examples/multinet/sample"
 	"github.com/metacni/metacni/netconf/nad"
@@ -76,13 +74,6 @@ func (c *Cluster) invalid() (n float64) {
 
 // definitions is the name of the resource of NetworkAttachmentDefinitions.
 const definitions = "network-attachment-definitions"
-
-// newRequests returns the counter of requests to the API server.
-func newRequests() *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "multinetd_api_requests_total", Help: "Requests to the Kubernetes API. Code 0 is a request without an answer.",
-	}, []string{"verb", "resource", "code"})
-}
 
 // count counts a request to the API server.
 func (c *Cluster) count(r kube.Request) {

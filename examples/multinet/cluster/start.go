@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/metacni/metacni/delegate/kube"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 )
@@ -20,7 +22,10 @@ const moment = 50 * time.Millisecond
 
 // New returns the cluster that c configures. It does not connect to it.
 func New(c Config, p Plugin, log *slog.Logger) *Cluster {
-	cluster := &Cluster{conf: c, log: log, plugin: p, requests: newRequests(), ready: make(chan struct{})}
+	cluster := &Cluster{conf: c, log: log, plugin: p, ready: make(chan struct{})}
+	cluster.requests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "multinetd_api_requests_total", Help: "Requests to the Kubernetes API. Code 0 is a request without an answer.",
+	}, []string{"verb", "resource", "code"})
 	if c.On() && c.Reconcile {
 		cluster.follow, cluster.outdated = newPodQueue(cluster.pass, log), newOutdated(c.OutdatedDir, log)
 	}

@@ -47,7 +47,9 @@ func PlainName(name string) bool {
 // container they run. Runtimes do not read its sub-directory.
 func Manager(dir, output string, template netconf.Plugin) *autoconf.Manager {
 	return &autoconf.Manager{
-		Dir: dir, Output: output, Template: template, Accept: accept,
+		Dir: dir, Output: output, Template: template, Accept: func(f netconf.File) bool { // a network of loopback only is none
+			return slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return p.Type() != "loopback" })
+		},
 		Lock: filepath.Join(filepath.Dir(output), ".multinet", "lock"), OwnTypes: multinet.OwnTypes(),
 	}
 }
@@ -85,11 +87,6 @@ func Uninstall(ctx context.Context, m *autoconf.Manager) error {
 	}
 	_ = os.Remove(filepath.Dir(m.Lock)) // fails if it holds another file
 	return nil
-}
-
-// accept rejects a network that consists of loopback only.
-func accept(f netconf.File) bool {
-	return slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return p.Type() != "loopback" })
 }
 
 // Annotations returns an edit that makes the runtime pass on the annotations of pods,

@@ -33,11 +33,9 @@ func (t *tool) adopt(flags *flag.FlagSet) runner {
 	dryRun := flags.Bool("dry-run", false, "print what would be taken over, and change nothing")
 	t.formFlag(flags)
 	return func(ctx context.Context, _ []string) error {
-		if err := existing("cache-dir", node.CacheDir, multinet.DefaultCacheDir); err != nil {
-			return err
-		}
+		missing := existing("cache-dir", node.CacheDir, multinet.DefaultCacheDir)
 		m, err := publisher(*confDir, publish.Output, "multinet")
-		if err != nil {
+		if err := cmp.Or(missing, err); err != nil {
 			return err
 		}
 		if *network != "" {

@@ -76,11 +76,9 @@ func (u *uninstaller) check() error {
 // remove removes the published network and, as the flags say, attachments and the
 // program.
 func (u *uninstaller) remove(ctx context.Context) error {
-	if err := u.check(); err != nil {
-		return err
-	}
+	invalid := u.check()
 	m, err := publisher(u.confDir, u.output, u.typ)
-	if err != nil {
+	if err := cmp.Or(invalid, err); err != nil {
 		return err
 	}
 	m.OwnTypes = nil // do not remove networks of other types

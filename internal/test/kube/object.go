@@ -70,11 +70,8 @@ func (o *object) UnmarshalJSON(text []byte) error {
 
 // MarshalJSON writes the object.
 func (o *object) MarshalJSON() ([]byte, error) {
-	all := make(map[string]any, len(o.other)+1)
-	for key, value := range o.other {
-		all[key] = value
-	}
-	all["metadata"] = o.meta
+	all := maps.Clone(o.other)
+	all["metadata"] = mustMarshal(o.meta)
 	return json.Marshal(all)
 }
 
@@ -127,11 +124,11 @@ type Definition struct {
 
 // MarshalJSON returns the object in the API.
 func (d Definition) MarshalJSON() ([]byte, error) {
-	o := object{meta: metadata{
+	o := object{other: make(map[string]json.RawMessage), meta: metadata{
 		Namespace: d.Namespace, Name: d.Name, UID: d.UID, ResourceVersion: d.Version, Annotations: d.Annotations,
 	}}
 	if d.Config != "" {
-		o.other = map[string]json.RawMessage{"spec": mustMarshal(map[string]string{"config": d.Config})}
+		o.other["spec"] = mustMarshal(map[string]string{"config": d.Config})
 	}
 	return o.MarshalJSON()
 }

@@ -131,9 +131,7 @@ func log(conf config, command string, stdin json.RawMessage) error {
 
 // started returns when this process has started, in the kernel's words. Another process may have
 // its number later.
-func started() string {
-	return stat("self")[19]
-}
+func started() string { return stat("self")[19] }
 
 // stat returns the fields of /proc/PID/stat after the name, or nil if there is no such process.
 func stat(pid string) []string {
