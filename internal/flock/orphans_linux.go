@@ -274,16 +274,12 @@ func (l lockFile) members(n note) (all []member, err error) {
 	if _, err := stat("1"); err != nil {
 		return nil, errUnknown // mounted with hidepid
 	}
-	proc, err := os.Open("/proc")
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = proc.Close() }()
-	names, err := proc.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names {
+	for _, entry := range entries {
+		name := entry.Name()
 		if _, err := strconv.Atoi(name); err != nil {
 			continue
 		}
@@ -324,19 +320,12 @@ func Inherited(fd int) bool {
 // descriptors.
 func (l lockFile) look(pid string) (found descriptor, err error) {
 	proc := "/proc/" + pid
-	dir, err := os.Open(proc + "/fd")
-	if errors.Is(err, fs.ErrNotExist) {
-		return found, nil
-	}
-	if err != nil {
-		return found, err
-	}
-	defer func() { _ = dir.Close() }()
-	names, err := dir.Readdirnames(-1)
+	entries, err := os.ReadDir(proc + "/fd")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
 		return found, err
 	}
-	for _, name := range names {
+	for _, entry := range entries {
+		name := entry.Name()
 		// By name first: stat(2) of a file on a dead server hangs.
 		target, err := os.Readlink(proc + "/fd/" + name)
 		if err != nil || !strings.HasSuffix(target, "/"+l.name) {
