@@ -47,7 +47,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 		`{"margin":"-1s"}`:            "negative",
 		`{"index":"7"}`:               "cannot be set",
 		`{"socket":"/s"}`:             "cannot be set",
-		`{} {}`:                       "more than one",
+		`{} {}`:                       "after top-level value",
 	} {
 		p := Plugin{Config: base, Logger: slog.New(slog.DiscardHandler)}
 		_, err := p.Configure(t.Context(), text, "test", "1.0")

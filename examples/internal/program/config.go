@@ -3,9 +3,7 @@ package program
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,14 +27,8 @@ func ReadFile(path string) ([]byte, error) {
 func Decode[T any](text []byte, value *T) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(value); err != nil {
+	if err := d.Decode(value); err != nil || string(bytes.TrimSpace(text)) == "null" {
 		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	if string(bytes.TrimSpace(text)) == "null" {
-		return nil
 	}
 	_, err := netconf.Decode[T](text)
 	return err

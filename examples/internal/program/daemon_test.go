@@ -67,7 +67,7 @@ func TestConfigurationFileMustBeARegularFile(t *testing.T) {
 
 func TestDecodeRefusesWhatIsNotAsked(t *testing.T) {
 	t.Parallel()
-	for text, why := range map[string]string{`{"a":1}`: "", `{"b":1}`: `"b"`, `{"a":1}{}`: "more than one", `{`: "EOF", `{"a":"x"}`: "a"} {
+	for text, why := range map[string]string{`{"a":1}`: "", `{"b":1}`: `"b"`, `{"a":1}{}`: "after top-level value", `{`: "EOF", `{"a":"x"}`: "a"} {
 		var v struct {
 			A int `json:"a"`
 		}

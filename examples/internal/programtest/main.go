@@ -68,11 +68,8 @@ func fake() *types.Error {
 		return types.NewError(types.ErrIOFailure, "fake", err.Error())
 	}
 	call := command + " " + os.Getenv("CNI_IFNAME")
-	if conf.On[command] == "privileges" {
-		text, _ := os.ReadFile("/proc/self/status")
-		if _, value, _ := strings.Cut(string(text), "NoNewPrivs:"); strings.HasPrefix(value, "\t1") {
-			call += " noNew"
-		}
+	if conf.On[command] == "privileges" && nodetest.Status(os.Getpid(), "NoNewPrivs") == 1 {
+		call += " noNew"
 	}
 	fmt.Fprintln(log, strings.TrimSpace(call))
 	switch conf.On[command] {
