@@ -45,23 +45,20 @@ func (r Ref) key() scratch.Key {
 // records that cannot be read, it returns the others. The CNI code of a damaged one is 5.
 func Prepared(ctx context.Context, dir, podUID string) ([]Claim, error) {
 	store := Config{Dir: dir}.store()
-	var records []scratch.Record[storedClaim]
-	var errs []error
-	if podUID != "" {
-		var err error
-		records, err = store.Container(ctx, podUID)
-		errs = append(errs, err)
-	} else {
-		for r, err := range store.List(ctx) {
-			if err == nil {
-				records = append(records, r)
-			}
-			errs = append(errs, err)
-		}
-	}
 	var claims []Claim
-	for _, r := range records {
-		claims = append(claims, r.Value.Claim)
+	if podUID != "" {
+		records, err := store.Container(ctx, podUID)
+		for _, r := range records {
+			claims = append(claims, r.Value.Claim)
+		}
+		return claims, err
+	}
+	var errs []error
+	for r, err := range store.List(ctx) {
+		if err == nil {
+			claims = append(claims, r.Value.Claim)
+		}
+		errs = append(errs, err)
 	}
 	return claims, errors.Join(errs...)
 }
