@@ -70,18 +70,13 @@ func (h Handler) definition(object []byte) subject {
 		Metadata struct {
 			Annotations map[string]string `json:"annotations"`
 		} `json:"metadata"`
+		Spec json.RawMessage `json:"spec"`
 	}
 	if err := json.Unmarshal(object, &about); err != nil {
 		return undecodable(object)
 	}
 	return subject{
-		of: func() string {
-			var all struct {
-				Spec json.RawMessage `json:"spec"`
-			}
-			_ = json.Unmarshal(object, &all) // cannot fail: it was decoded
-			return about.Metadata.Annotations[nad.ResourceAnnotation] + "\x00" + string(all.Spec)
-		},
+		of: func() string { return about.Metadata.Annotations[nad.ResourceAnnotation] + "\x00" + string(about.Spec) },
 		judge: func() (string, error) {
 			d, err := nad.Parse(object)
 			if err == nil {

@@ -50,6 +50,6 @@ func (c *Cluster) serves(ctx context.Context, resource string) (bool, error) {
 
 // tooFew reports whether err is that a pod does not have the devices that its networks need.
 func tooFew(err error) bool {
-	var e *device.Error
-	return errors.As(err, &e) && status.Code(err) == types.ErrInvalidNetworkConfig
+	_, is := errors.AsType[*device.Error](err)
+	return is && status.Code(err) == types.ErrInvalidNetworkConfig
 }

@@ -157,8 +157,7 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 		return nil, c.Invalid("delegatePrivileges", err)
 	}
 	if conf.LegacyArgs == nil {
-		legacy := legacyArgs(c)
-		conf.LegacyArgs = &legacy
+		conf.LegacyArgs = new(legacyArgs(c))
 	}
 	if conf.policy, err = conf.readPolicy(); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ package apierr
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,12 +27,9 @@ func Refused(err error) bool {
 	if !errors.As(err, &s) {
 		return false
 	}
-	switch code := s.Status().Code; code {
-	case http.StatusUnauthorized, http.StatusConflict, http.StatusTooManyRequests:
-		return false
-	default:
-		return 400 <= code && code < 500
-	}
+	code := s.Status().Code
+	passing := []int32{http.StatusUnauthorized, http.StatusConflict, http.StatusTooManyRequests}
+	return 400 <= code && code < 500 && !slices.Contains(passing, code)
 }
 
 // Delay returns how long an API server asks to wait, and up to half as long again: those that it
