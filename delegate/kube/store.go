@@ -154,18 +154,15 @@ func (s *store[T]) Delete(object any) error {
 // Replace makes objects, which are all there are, the content of the store.
 func (s *store[T]) Replace(objects []any, version string) error {
 	items := make(map[types.NamespacedName]T, len(objects))
-	touched := make(map[types.NamespacedName]struct{}, len(objects))
 	for _, object := range objects {
 		if key, item, ok := s.keep(object); ok {
 			items[key] = item
-			touched[key] = struct{}{}
 		}
 	}
+	var touched map[types.NamespacedName]T // the old items and the new ones
 	var restored []func()
 	s.edit(func() {
-		for key := range s.items {
-			touched[key] = struct{}{}
-		}
+		touched = s.items
 		if lower(version, s.at) {
 			restored = s.restored
 		}
@@ -178,6 +175,7 @@ func (s *store[T]) Replace(objects []any, version string) error {
 	for _, f := range restored {
 		f()
 	}
+	maps.Copy(touched, items)
 	for key := range touched {
 		s.changed(key)
 	}
