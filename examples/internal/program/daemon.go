@@ -1,5 +1,5 @@
-// Package program is what the example daemons, multinetd and nri, have in common: signals,
-// the log, the stderr of plugins, reading records and checking configurations.
+// Package program is what the programs multinet, multinetd and nri have in common: signals,
+// waiting, the log, the stderr of plugins, reading records and checking configurations.
 package program
 
 import (
