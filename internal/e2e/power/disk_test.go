@@ -1,7 +1,3 @@
-// Package power shows what a loss of power leaves of files that were written through a
-// file system. A [Disk] is a block device in memory: a file that FUSE serves, attached to a
-// loop device. It keeps a log of all that the file system writes and flushes. Of the log
-// [Disk.Crashes] makes what a real disk may hold after a loss of power at any moment.
 package power
 
 import (
@@ -101,7 +97,7 @@ func Serve(dir string, disks ...*Disk) (stop func() error, err error) {
 }
 
 // Open keeps the kernel from caching the file: what is written has arrived here.
-func (d *Disk) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) { //nolint:ireturn // FUSE calls it
+func (d *Disk) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, fuse.FOPEN_DIRECT_IO, fs.OK
 }
 
@@ -112,7 +108,7 @@ func (d *Disk) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 }
 
 // Read reads blocks.
-func (d *Disk) Read(_ context.Context, _ fs.FileHandle, to []byte, offset int64) (fuse.ReadResult, syscall.Errno) { //nolint:ireturn // FUSE calls it
+func (d *Disk) Read(_ context.Context, _ fs.FileHandle, to []byte, offset int64) (fuse.ReadResult, syscall.Errno) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	to = to[:max(0, min(int64(len(to)), d.size-offset))]
