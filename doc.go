@@ -51,7 +51,7 @@
 //     (→ delegate)
 //   - [github.com/metacni/metacni/delegate/conform]: the conformance suite (→ delegatetest)
 //   - [github.com/metacni/metacni/delegate/conform/host]: private hosts with containers, for
-//     tests of what changes the kernel
+//     tests and demonstrations of what changes the kernel
 //   - [github.com/metacni/metacni/netconf]: network configurations without loss
 //   - [github.com/metacni/metacni/scratch]: state from ADD to DEL that survives a
 //     crash, and the lock of a container

@@ -497,7 +497,7 @@ func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
 	for _, p := range rootPackages(t) {
 		deps[short(p.ImportPath)] = p.Deps
 		for _, dep := range p.Deps {
-			if ours(dep) && !strings.Contains(dep, "/internal/") && short(dep) != "delegate/thick/wire" && short(dep) != "delegate/conform/host" { // parts of thick and conform
+			if ours(dep) && !strings.Contains(dep, "/internal/") && short(dep) != "delegate/thick/wire" { // a part of thick
 				sdk[short(p.ImportPath)] = append(sdk[short(p.ImportPath)], short(dep))
 			}
 		}
