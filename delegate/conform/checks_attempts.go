@@ -59,7 +59,7 @@ func (s *suite) failingADDs(ctx context.Context) ([]attempt, error) {
 	}
 	if s.kind.Name == kindMain && s.conf.NetNS && s.ifname != loopback {
 		all = append(all, attempt{what: "in a container that has the interface", prepare: func(_ context.Context, b *bench) (delegatetest.Invocation, error) {
-			_, err := b.c1.real.Attach(b.ifname)
+			_, err := b.node.Attach(b.c1.path, b.ifname)
 			return delegatetest.Invocation{Command: "ADD"}, b.own(err)
 		}})
 	}

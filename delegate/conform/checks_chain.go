@@ -75,7 +75,7 @@ func (b *bench) carries(o outcome, alone content) error {
 	if err != nil {
 		return fmt.Errorf("ADD with a prevResult: %w", err)
 	}
-	real := b.chained && c.real != nil // and so is what prevResult has
+	real := b.chained && b.node != nil // and so is what prevResult has
 	if name := c.lost(prev, got); real && name != "" {
 		return fmt.Errorf("the result of ADD has the interface %q of prevResult, which is no longer in the container: it prints %s", name, printed.Clip(o.Stdout))
 	}
@@ -123,7 +123,7 @@ func (c *container) still(t thing, ifname string, inside map[string]string) bool
 
 // keeps reports whether the interface still has the address.
 func (c *container) keeps(ifname, address string) bool {
-	all, _, err := c.real.Interface(ifname)
+	all, _, err := c.node.Addresses(c.path, ifname)
 	return err == nil && slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.String() == address })
 }
 
@@ -133,7 +133,7 @@ func (c *container) routes(to string) bool {
 	if err != nil {
 		return true
 	}
-	has, err := c.real.HasRoute(*dst)
+	has, err := c.node.HasRoute(c.path, dst)
 	return err == nil && has
 }
 

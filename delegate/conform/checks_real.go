@@ -20,7 +20,7 @@ func checkInterface(ctx context.Context, b *bench, added outcome) error {
 		return err
 	}
 	c := b.c1
-	addresses, ok, err := c.real.Interface(b.ifname)
+	addresses, ok, err := b.node.Addresses(c.path, b.ifname)
 	if err != nil {
 		return b.own(err)
 	}
@@ -47,7 +47,7 @@ func checkAddExists(ctx context.Context, b *bench, _ outcome) error {
 		return notRun("each container has the interface %s", loopback)
 	}
 	c := b.c1
-	if _, err := c.real.Attach(b.ifname); err != nil {
+	if _, err := b.node.Attach(c.path, b.ifname); err != nil {
 		return b.own(err)
 	}
 	if b.call(ctx, delegatetest.Invocation{Command: "ADD"}).Status == 0 {
@@ -60,7 +60,7 @@ func checkAddExists(ctx context.Context, b *bench, _ outcome) error {
 }
 
 func checkDelGone(ctx context.Context, b *bench, added outcome) error {
-	if err := b.c1.real.Gone(); err != nil {
+	if err := b.node.Remove(b.c1.path); err != nil {
 		return b.own(err)
 	}
 	return b.deleted(ctx, "the DEL of a container whose namespace is gone", b.later("DEL", added))
@@ -91,7 +91,7 @@ func checkChangeGone(ctx context.Context, b *bench, _ outcome) error {
 	b.call(ctx, b.later("DEL", o))
 	all := gone()
 	if len(all) == 0 {
-		if err := b.c1.real.Restore(b.ifname, before); err != nil {
+		if err := b.node.Restore(b.c1.path, b.ifname, before); err != nil {
 			return b.own(err)
 		}
 		all = gone()
@@ -104,7 +104,7 @@ func checkChangeGone(ctx context.Context, b *bench, _ outcome) error {
 
 // inside returns the state of c1, a container with a network namespace.
 func (b *bench) inside() realhost.State {
-	s, err := b.c1.real.State()
+	s, err := b.node.Inside(b.c1.path)
 	_ = b.own(err) // the check counts as not made
 	return s
 }
@@ -119,14 +119,14 @@ func checkMadeGone(ctx context.Context, b *bench, added outcome) error {
 			return notRun("nothing can remove the interface %s", loopback)
 		}
 		if has, _ := addresses(added); len(has) > 0 {
-			if err := b.c1.real.Restore(b.ifname, realhost.State{}); err != nil {
+			if err := b.node.Restore(b.c1.path, b.ifname, nil); err != nil {
 				return b.own(err)
 			}
 			if err := b.notices(ctx, added, "the interface is another one, with another address"); err != nil {
 				return err
 			}
 		}
-		if err := b.c1.real.Remove(b.ifname); err != nil {
+		if err := b.node.Detach(b.c1.path, b.ifname); err != nil {
 			return b.own(err)
 		}
 		return b.notices(ctx, added, "the interface is gone")
@@ -158,7 +158,7 @@ func checkGCStale(ctx context.Context, b *bench, added outcome) error {
 	if err != nil {
 		return err
 	}
-	if err := c2.real.Gone(); err != nil {
+	if err := b.node.Remove(c2.path); err != nil {
 		return b.own(err)
 	}
 	if err := b.succeeds(ctx, "GC", b.later("GC", added)); err != nil {

@@ -22,8 +22,8 @@ import (
 
 // A container is one of a bench.
 type container struct {
-	path string              // CNI_NETNS
-	real *realhost.Container // or nil
+	path string         // CNI_NETNS
+	node *realhost.Host // or nil
 
 	mu   sync.Mutex              // protects prev
 	prev map[string]types.Result // in a chain by the name of the interface, else at ""; or nil
@@ -31,10 +31,10 @@ type container struct {
 
 // has reports whether the container has the interface.
 func (c *container) has(ifname string) bool {
-	if c.real == nil {
+	if c.node == nil {
 		return false
 	}
-	_, ok, err := c.real.Interface(ifname)
+	_, ok, err := c.node.Addresses(c.path, ifname)
 	return ok && err == nil
 }
 
@@ -45,13 +45,12 @@ func (b *bench) container(id string) (*container, error) {
 	if c, ok := b.containers[id]; ok {
 		return c, nil
 	}
-	c := &container{path: filepath.Join(b.dir, "netns", id), prev: map[string]types.Result{"": b.prev}}
+	c := &container{path: filepath.Join(b.dir, "netns", id), node: b.node, prev: map[string]types.Result{"": b.prev}}
 	if b.node != nil {
 		var err error
-		if c.real, err = b.node.Container(); err != nil {
+		if c.path, err = b.node.Container(); err != nil {
 			return nil, b.own(fmt.Errorf("the network namespace of %s: %w", id, err))
 		}
-		c.path = c.real.Path
 	}
 	if _, err := b.before(c, b.ifname); err != nil {
 		return nil, err
@@ -80,8 +79,8 @@ func (b *bench) before(c *container, ifname string) (prev types.Result, err erro
 
 // precede makes the interface that a plugin before this one in the chain would have made.
 func (b *bench) precede(c *container, ifname string) (types.Result, error) {
-	if c.real != nil {
-		r, err := c.real.Attach(ifname)
+	if c.node != nil {
+		r, err := c.node.Attach(c.path, ifname)
 		if err == nil {
 			r.DNS = dns()
 		}
@@ -123,7 +122,7 @@ func (b *bench) warm(ctx context.Context) {
 			b.call(ctx, of("c0", b.later("DEL", o)))
 		}
 		if c, err := b.container("c0"); err == nil {
-			_ = c.real.Gone() // nothing uses it again
+			_ = b.node.Remove(c.path) // nothing uses it again
 		}
 		b.mu.Lock()
 		b.given = nil

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -41,7 +40,6 @@ func TestMain(m *testing.M) {
 		main() // launched by the runtime of a test
 		os.Exit(0)
 	}
-	runtime.LockOSThread() // see host.NewNS
 	if os.Getenv(insideEnv) != "" {
 		if err := host.Setup(); err != nil {
 			fmt.Fprintln(os.Stderr, "nri:", err)

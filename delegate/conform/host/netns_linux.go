@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -15,32 +14,19 @@ import (
 	"github.com/metacni/metacni/internal/dump"
 )
 
-const nsDir = "/run/netns"
-
 // NewNS makes a network namespace that exists until [RemoveNS], and returns its path, for
-// CNI_NETNS. It ends a thread: the main goroutine must have called
-// [runtime.LockOSThread].
+// CNI_NETNS.
 func NewNS(name string) (path string, err error) {
-	path = filepath.Join(nsDir, name)
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		return "", fmt.Errorf("host: new namespace: %w", err)
+	path = filepath.Join("/run/netns", name)
+	space, err := realhost.NewNS()
+	if err == nil {
+		err = realhost.Mount(space, path)
+		_ = space.Close()
 	}
-	done := make(chan error)
-	go func() {
-		// Not unlocked: the thread is in another namespace and must end with
-		// this goroutine.
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("host: new namespace: %w", err)
-			return
-		}
-		if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
-			done <- fmt.Errorf("host: keep namespace %s: %w", path, err)
-			return
-		}
-		done <- nil
-	}()
-	return path, <-done
+	if err != nil {
+		return "", fmt.Errorf("host: make namespace %s: %w", path, err)
+	}
+	return path, nil
 }
 
 // RemoveNS removes a namespace that [NewNS] made, with every interface in it.
@@ -79,7 +65,7 @@ func Interfaces(path string) (ifs []Interface, err error) {
 		for _, l := range links {
 			a := l.Attrs()
 			i := Interface{Name: a.Name, Kind: l.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU}
-			if i.Addresses, err = realhost.Addresses(&netlink.Handle{}, l); err != nil {
+			if i.Addresses, err = realhost.Addresses(l); err != nil {
 				return fmt.Errorf("host: list addresses of %s: %w", a.Name, err)
 			}
 			ifs = append(ifs, i)

@@ -2,15 +2,12 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate/conform/internal/realhost"
 )
@@ -42,24 +39,10 @@ func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 // It must not be called outside of the namespaces that [Command] makes: it would hide the
 // real /run.
 func Setup() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("host: make mounts private: %w", err)
+	if err := realhost.Mounts(nil); err != nil {
+		return fmt.Errorf("host: %w", err)
 	}
-	state := "/var/lib/cni"
-	if _, err := os.Stat(state); errors.Is(err, fs.ErrNotExist) {
-		state = "/var/lib" // a machine without plugins: do not create /var/lib/cni on it
-	}
-	for _, dir := range []string{"/run", state} {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-			return fmt.Errorf("host: mount an empty %s: %w", dir, err)
-		}
-	}
-	for _, dir := range []string{nsDir, "/run/lock", "/var/lib/cni"} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("host: %w", err)
-		}
-	}
-	return realhost.Up(&netlink.Handle{}, "lo")
+	return realhost.Up("lo")
 }
 
 // Offers returns nil if the kernel can make links of the kind of l. It makes l and
@@ -73,12 +56,4 @@ func Offers(l netlink.Link) error {
 
 // AddCard makes a pair of interfaces that represents a network card and its cable, sets it up, and
 // returns the index of the card. The card can be the parent of macvlan.
-func AddCard(name string) (index int, err error) {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	card := netlink.NewVeth(attrs)
-	card.PeerName = name + "-far"
-	links := &netlink.Handle{} // of this process's namespace
-	err = errors.Join(links.LinkAdd(card), realhost.Up(links, name), realhost.Up(links, card.PeerName))
-	return card.Attrs().Index, err // which LinkAdd has set
-}
+func AddCard(name string) (index int, err error) { return realhost.AddCard(name, name+"-far") }

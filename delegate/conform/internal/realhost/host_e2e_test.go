@@ -118,7 +118,7 @@ func TestStateNamesWhatIsNew(t *testing.T) {
 		},
 		"route": {
 			kernel: func() error {
-				eth0, err := netlink.LinkByName(realhost.Uplink)
+				eth0, err := netlink.LinkByName("eth0")
 				return errors.Join(err,
 					netlink.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: network("10.1.0.0/16"), Scope: netlink.SCOPE_LINK}),
 					netlink.RouteAdd(&netlink.Route{Dst: network("10.2.0.0/16"), Gw: net.IPv4(198, 18, 0, 9), Table: 7}),
@@ -137,7 +137,7 @@ func TestStateNamesWhatIsNew(t *testing.T) {
 		},
 		"queueing discipline": {
 			kernel: func() error {
-				eth0, err := netlink.LinkByName(realhost.Uplink)
+				eth0, err := netlink.LinkByName("eth0")
 				if err != nil {
 					return err
 				}
@@ -213,11 +213,11 @@ func TestContainersHaveWhatARuntimeGives(t *testing.T) {
 	for i := range 2 {
 		c, err := h.Container()
 		nodetest.OK(t, err)
-		r, err := c.Attach("eth0")
+		r, err := h.Attach(c, "eth0")
 		nodetest.OK(t, err)
 		results = append(results, r)
-		nodetest.Equal(t, "sandbox", r.Interfaces[1].Sandbox, c.Path)
-		addresses, ok, err := c.Interface("eth0")
+		nodetest.Equal(t, "sandbox", r.Interfaces[1].Sandbox, c)
+		addresses, ok, err := h.Addresses(c, "eth0")
 		nodetest.OK(t, err)
 		if !ok || len(addresses) != 1 || addresses[0].String() != r.IPs[0].Address.String() {
 			t.Errorf("eth0 has %v (%t), want %s", addresses, ok, r.IPs[0].Address.String())
@@ -231,22 +231,22 @@ func TestContainersHaveWhatARuntimeGives(t *testing.T) {
 			return err
 		}), unix.ECONNREFUSED)
 		if i == 1 {
-			_, err := c.Attach("eth0")
-			nodetest.Says(t, err, "attach eth0", "it has a eth0")
-			_, err = c.Attach("net1")
+			_, err := h.Attach(c, "eth0")
+			nodetest.Says(t, err, "attach eth0", "the container has a eth0")
+			_, err = h.Attach(c, "net1")
 			nodetest.OK(t, err)
-			_, ok, err := c.Interface("net2")
+			_, ok, err := h.Addresses(c, "net2")
 			nodetest.Equal(t, "net2 is there", ok, false)
 			nodetest.OK(t, err)
 			for dst, want := range map[string]bool{"0.0.0.0/0": true, "198.51.100.0/24": true, "10.0.0.0/8": false} {
 				_, subnet, err := net.ParseCIDR(dst)
 				nodetest.OK(t, err)
-				has, err := c.HasRoute(*subnet)
+				has, err := h.HasRoute(c, subnet)
 				nodetest.OK(t, err)
 				nodetest.Equal(t, "route to "+dst, has, want)
 			}
-			nodetest.OK(t, c.Remove("net1"))
-			if err := c.Remove("net1"); err == nil {
+			nodetest.OK(t, h.Detach(c, "net1"))
+			if err := h.Detach(c, "net1"); err == nil {
 				t.Error("net1 can be removed twice")
 			}
 		}
@@ -265,33 +265,33 @@ func TestGoneContainerLeavesNothing(t *testing.T) {
 	before := state(t, h)
 	c, err := h.Container()
 	nodetest.OK(t, err)
-	r, err := c.Attach("eth0")
+	r, err := h.Attach(c, "eth0")
 	nodetest.OK(t, err)
 	if _, err := exec.LookPath("nsenter"); err == nil {
-		run(t, h, "nsenter --net="+c.Path+" sleep 1000 >/dev/null 2>&1 &")
+		run(t, h, "nsenter --net="+c+" sleep 1000 >/dev/null 2>&1 &")
 		nodetest.Until(t, "a process in the container", func() bool {
 			return slices.Contains(state(t, h).Since(before), `process "sleep"`)
 		})
 	}
-	nodetest.OK(t, c.Gone())
+	nodetest.OK(t, h.Remove(c))
 	nodetest.OK(t, h.Do(func() error {
 		if _, err := netlink.LinkByName(r.Interfaces[0].Name); err == nil {
 			return errors.New("the other end is still there")
 		}
 		return nil
 	}))
-	run(t, h, "test ! -e "+c.Path)
+	run(t, h, "test ! -e "+c)
 	want(t, h, before)
-	for _, err := range []error{c.Gone(), c.Remove("lo")} {
-		nodetest.Says(t, err, "the container is gone")
-	}
-	if _, _, err := c.Interface("lo"); err == nil {
-		t.Error("a container that is gone has interfaces")
+	_, attachErr := h.Attach(c, "eth1")
+	_, _, addressesErr := h.Addresses(c, "lo")
+	_, insideErr := h.Inside(c)
+	for _, err := range []error{h.Remove(c), attachErr, addressesErr, insideErr, h.Detach(c, "lo")} {
+		nodetest.Is(t, err, os.ErrNotExist)
 	}
 	other, err := h.Container()
 	nodetest.OK(t, err)
-	if other.Path == c.Path {
-		t.Errorf("two containers have the path %s", c.Path)
+	if other == c {
+		t.Errorf("two containers have the path %s", c)
 	}
 }
 
@@ -303,36 +303,36 @@ func TestHereIsTheHostOfTheProgram(t *testing.T) {
 	nodetest.OK(t, outer.Do(func() error {
 		h, err := realhost.Here()
 		nodetest.OK(t, err)
-		nodetest.OK(t, os.MkdirAll("/run/cni", 0o700))
-		empty := state(t, h)
-		nodetest.OK(t, errors.Join(os.WriteFile("/run/cni/a", nil, 0o600), os.WriteFile("/run/b", nil, 0o600)))
-		want(t, h, empty, "file /run/cni/a")
-		nodetest.OK(t, errors.Join(os.Remove("/run/cni/a"), os.Remove("/run/b")))
-		var containers []*realhost.Container
+		var containers []string
 		for range 3 {
 			c, err := h.Container()
 			nodetest.OK(t, err)
-			r, err := c.Attach("eth0")
+			r, err := h.Attach(c, "eth0")
 			nodetest.OK(t, err)
 			containers = append(containers, c)
-			target, err := os.Readlink(c.Path)
+			target, err := os.Readlink(c)
 			nodetest.OK(t, err)
-			if !strings.HasPrefix(target, "net:[") || r.Interfaces[1].Sandbox != c.Path {
-				t.Errorf("%s leads to %s", c.Path, target)
+			if !strings.HasPrefix(target, "net:[") || r.Interfaces[1].Sandbox != c {
+				t.Errorf("%s leads to %s", c, target)
 			}
 		}
 		gone := containers[0]
-		nodetest.OK(t, gone.Gone())
+		nodetest.OK(t, h.Remove(gone))
+		nodetest.Is(t, h.Remove(gone), os.ErrNotExist)
+		_, err = h.Attach(gone, "eth0")
+		nodetest.Is(t, err, unix.EINVAL)
 		file, err := os.Open("/etc/passwd")
 		nodetest.OK(t, err)
 		defer file.Close()
-		target, err := os.Readlink(gone.Path)
+		target, err := os.Readlink(gone)
 		nodetest.OK(t, err)
 		nodetest.Equal(t, "what the path of a container that is gone leads to", target, os.DevNull)
 		if _, err := exec.LookPath("nsenter"); err == nil {
-			run(t, h, "nsenter --net="+containers[1].Path+" sleep 1000 >/dev/null 2>&1 &")
+			run(t, h, "nsenter --net="+containers[1]+" sleep 1000 >/dev/null 2>&1 &")
 			nodetest.Until(t, "a process in the container", func() bool {
-				return slices.Contains(state(t, h).Since(empty), `process "sleep"`)
+				pids, err := h.Processes()
+				nodetest.OK(t, err)
+				return len(pids) == 1
 			})
 		}
 		nodetest.OK(t, h.Close())
@@ -423,8 +423,8 @@ func TestClosedHostDoesNothing(t *testing.T) {
 	for _, err := range []error{stateErr, containerErr, h.Start(exec.CommandContext(t.Context(), "true"))} {
 		nodetest.Says(t, err, "the host is closed")
 	}
-	_, err = c.Attach("eth0")
-	nodetest.Says(t, err, "the container is gone")
+	_, err = h.Attach(c, "eth0")
+	nodetest.Says(t, err, "the host is closed")
 }
 
 // Not parallel: it counts what the program has.
@@ -470,7 +470,7 @@ func TestManyHostsLeaveNothing(t *testing.T) {
 			for range 2 {
 				c, err := h.Container()
 				if err == nil {
-					_, err = c.Attach("eth0")
+					_, err = h.Attach(c, "eth0")
 				}
 				if err != nil {
 					t.Error(err)
@@ -479,7 +479,7 @@ func TestManyHostsLeaveNothing(t *testing.T) {
 			if out, err := output(t.Context(), h, "sleep 1000 >/dev/null 2>&1 & > /run/left"); err != nil {
 				t.Error(err, out)
 			}
-			if s, err := h.State(t.Context()); err != nil || !slices.Contains(s.Since(realhost.State{}), "file /run/left") {
+			if s, err := h.State(t.Context()); err != nil || !slices.Contains(s.Since(nil), "file /run/left") {
 				t.Errorf("state: %v, %v", s, err)
 			}
 			if err := h.Close(); err != nil {

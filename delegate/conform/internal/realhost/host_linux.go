@@ -6,6 +6,7 @@ package realhost
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -26,32 +27,34 @@ const nsDir = "/run/netns"
 
 var errClosed = errors.New("the host is closed")
 
-// A Host is a machine that plugins can run on. Goroutines may share it.
+// A Host is a machine that plugins can run on, and has containers. A container is the path of its
+// network namespace, for CNI_NETNS of plugins on the host. Goroutines may share a Host.
 type Host struct {
-	calls  chan func()   // run on the host's thread; nil for Here
-	done   chan struct{} // closed by Close
-	tid    int           // of the thread
-	keep   []string
-	dirs   []string   // with state of plugins
-	spaces []*os.File // the namespaces: while they are open, nobody else gets their numbers
+	calls chan func()   // run on the host's thread; nil for Here
+	done  chan struct{} // closed by Close
+	tid   int           // of the thread
 
 	mu         sync.Mutex
 	closed     bool
-	links      *netlink.Handle // after its Close it would work on the program's own host
-	containers []*Container
-	attached   int // how many addresses were tried
+	spaces     []*os.File          // open, so that nobody else gets their numbers
+	containers map[string]*os.File // network namespaces by path
+	made       int                 // containers
+	attached   int                 // how many addresses were tried
+	ends       map[int]bool        // indexes of the host's ends of what was attached
+	skip       map[string]bool     // files and directories that are not a plugin's
 }
 
 // New makes a host: a network namespace and a mount namespace, in which /run and
 // /var/lib/cni are empty. The caller must call Close.
 //
 // The paths in keep stay visible though they are in one of these directories. The host has
-// the interfaces lo and [Uplink], and those in links, without addresses. Each but lo has a
-// peer on the same host.
+// the interfaces lo, eth0 with the default route, and those in links, without addresses. Each but lo
+// has a peer on the same host.
 //
 // The error is an [errors.ErrUnsupported] if rights or the system are missing.
 func New(keep, links []string) (*Host, error) {
-	h := &Host{calls: make(chan func()), done: make(chan struct{}), dirs: []string{"/run", "/var/lib/cni"}}
+	h := newHost()
+	h.calls = make(chan func())
 	for _, path := range keep {
 		path, err := filepath.EvalSymlinks(path)
 		if err == nil {
@@ -63,7 +66,7 @@ func New(keep, links []string) (*Host, error) {
 		if path == "/run" || path == nsDir || path == "/var/lib/cni" {
 			return nil, fmt.Errorf("make a host: %s cannot stay visible", path)
 		}
-		h.keep = append(h.keep, path)
+		h.skip[path] = true
 	}
 	ready := make(chan error)
 	go thread.Alone(func() {
@@ -91,21 +94,20 @@ func New(keep, links []string) (*Host, error) {
 //
 // The error is an [errors.ErrUnsupported] if rights or the system are missing.
 func Here() (*Host, error) {
-	h := &Host{done: make(chan struct{}), dirs: []string{"/run/cni", "/var/lib/cni"}}
 	err := procIsOurs()
 	if err == nil {
-		h.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-	}
-	if err == nil {
-		probe := &Container{host: h}
-		err = probe.make()
-		probe.release()
+		var probe *os.File
+		probe, err = NewNS()
+		_ = probe.Close()
 	}
 	if err != nil {
-		h.release()
 		return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	return h, nil
+	return newHost(), nil
+}
+
+func newHost() *Host {
+	return &Host{done: make(chan struct{}), containers: map[string]*os.File{}, ends: map[int]bool{}, skip: map[string]bool{}}
 }
 
 // setUp makes the namespaces. It runs on the host's thread.
@@ -124,38 +126,32 @@ func (h *Host) setUp(links []string) error {
 		}
 		h.spaces = append(h.spaces, space)
 	}
-	if err := mounts(h.keep); err != nil {
+	if err := Mounts(slices.Sorted(maps.Keys(h.skip))); err != nil {
 		return err
 	}
-	var err error
-	if h.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return fmt.Errorf("netlink: %w", err)
-	}
-	if err := Up(h.links, "lo"); err != nil {
+	// With the interfaces of the host's namespace. Few plugins look for them here, and some
+	// systems do not allow it.
+	_ = unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err := Up("lo"); err != nil {
 		return err
 	}
-	names := []string{Uplink}
-	for _, name := range links {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+	const uplink = "eth0"
+	index, err := AddCard(uplink, "far0")
+	if err != nil {
+		return err
 	}
-	for i, name := range names {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = name
-		card := netlink.NewVeth(attrs)
-		card.PeerName = fmt.Sprintf("far%d", i)
-		if err := h.links.LinkAdd(card); err != nil {
-			return fmt.Errorf("make interface %q: %w", name, err)
-		}
-		if err := errors.Join(Up(h.links, name), Up(h.links, card.PeerName)); err != nil {
-			return err
+	for i, name := range slices.Compact(slices.Sorted(slices.Values(links))) {
+		if name != uplink {
+			if _, err := AddCard(name, fmt.Sprintf("far%d", i+1)); err != nil {
+				return err
+			}
 		}
 	}
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(198, 18, 0, 2), Mask: net.CIDRMask(15, 32)}}
-	route := &netlink.Route{Dst: anywhere(), Gw: net.IPv4(198, 18, 0, 1)}
-	if err := errors.Join(h.links.AddrAdd(named(Uplink), address), h.links.RouteAdd(route)); err != nil {
-		return fmt.Errorf("set up %s: %w", Uplink, err)
+	card := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
+	route := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Gw: net.IPv4(198, 18, 0, 1)}
+	if err := errors.Join(netlink.AddrAdd(card, address), netlink.RouteAdd(route)); err != nil {
+		return fmt.Errorf("set up %s: %w", uplink, err)
 	}
 	return nil
 }
@@ -168,23 +164,42 @@ func procIsOurs() error {
 	return nil
 }
 
-// do runs f on the host's thread.
-func (h *Host) do(f func() error) error {
+// do runs f in the network namespace at path, which is a path on the host. The empty path means the
+// namespace of the host; f then sees the host's files, too.
+func (h *Host) do(path string, f func() error) error {
 	select {
 	case <-h.done:
 		return errClosed
 	default:
 	}
 	if h.calls == nil {
-		return f()
+		return in(path, f)
 	}
 	result := make(chan error, 1)
 	select {
-	case h.calls <- func() { result <- f() }:
+	case h.calls <- func() { result <- in(path, f) }:
 		return <-result
 	case <-h.done:
 		return errClosed
 	}
+}
+
+// in runs f in the network namespace at path.
+func in(path string, f func() error) error {
+	if path == "" {
+		return f()
+	}
+	space, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = space.Close() }()
+	thread.Alone(func() {
+		if err = unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err == nil {
+			err = f()
+		}
+	})
+	return err
 }
 
 // Start starts the command on the host. The caller must call its Wait. Many commands can
@@ -194,14 +209,14 @@ func (h *Host) do(f func() error) error {
 // killed on a host that New has made.
 func (h *Host) Start(cmd *exec.Cmd) error {
 	if h.calls == nil {
-		return h.do(cmd.Start)
+		return h.do("", cmd.Start)
 	}
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // at the end of the host's thread
 	dir, err := os.Getwd()
-	return h.do(func() error {
+	return h.do("", func() error {
 		if err == nil {
 			// The program may have gone elsewhere; the thread has a directory of its own.
 			// If the host does not have this one, the command starts where New was called.
@@ -220,18 +235,17 @@ func (h *Host) Close() error {
 		return nil
 	}
 	h.closed = true
-	close(h.done)
 	var all []error
+	if h.calls == nil {
+		for path := range h.containers {
+			all = append(all, h.remove(path))
+		}
+	}
+	close(h.done)
 	if h.calls != nil && !wait(func() bool { return errors.Is(unix.Tgkill(os.Getpid(), h.tid, 0), unix.ESRCH) }) {
 		all = append(all, errors.New("its thread does not end"))
 	}
 	all = append(all, kill(h.ids()))
-	for _, c := range h.containers {
-		if h.calls == nil {
-			all = append(all, c.detach())
-		}
-		c.release()
-	}
 	h.release()
 	if err := errors.Join(all...); err != nil {
 		return fmt.Errorf("close the host: %w", err)
@@ -239,13 +253,9 @@ func (h *Host) Close() error {
 	return nil
 }
 
-// release closes what the program has open of the host's namespaces.
+// release closes the namespaces.
 func (h *Host) release() {
-	if h.links != nil {
-		h.links.Close()
-		h.links = nil
-	}
-	for _, space := range h.spaces {
+	for _, space := range slices.AppendSeq(h.spaces, maps.Values(h.containers)) {
 		_ = space.Close()
 	}
 }
@@ -263,20 +273,24 @@ func wait(done func() bool) bool {
 	return false
 }
 
-// named returns a link for functions that look for it by name.
-func named(name string) *netlink.GenericLink {
-	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name}}
+// AddCard makes a pair of interfaces of the thread's namespace, sets it up, and returns the index of
+// the one with that name.
+func AddCard(name, far string) (index int, err error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	card := netlink.NewVeth(attrs)
+	card.PeerName = far
+	if err := netlink.LinkAdd(card); err != nil {
+		return 0, fmt.Errorf("make interface %q: %w", name, err)
+	}
+	return card.Attrs().Index, errors.Join(Up(name), Up(far)) // LinkAdd has set the index
 }
 
-// Up sets an interface up.
-func Up(links *netlink.Handle, name string) error {
-	if err := links.LinkSetUp(named(name)); err != nil {
+// Up sets an interface of the thread's namespace up.
+func Up(name string) error {
+	err := netlink.LinkSetUp(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name}})
+	if err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}
 	return nil
-}
-
-// anywhere returns the destination of a default route.
-func anywhere() *net.IPNet {
-	return &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
 }

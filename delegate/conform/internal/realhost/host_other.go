@@ -10,56 +10,31 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"runtime"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// A Host exists only on Linux.
-type Host struct{}
-
 // New returns an [errors.ErrUnsupported].
-func New(_, _ []string) (*Host, error) {
-	return nil, fmt.Errorf("%w: make a host: needs Linux, not %s", errors.ErrUnsupported, runtime.GOOS)
-}
+func New(_, _ []string) (*Host, error) { return Here() }
 
 // Here returns an [errors.ErrUnsupported].
-func Here() (*Host, error) { return New(nil, nil) }
-
-// Start is only for Linux.
-func (*Host) Start(*exec.Cmd) error { return errors.ErrUnsupported }
-
-// Container is only for Linux.
-func (*Host) Container() (*Container, error) { return nil, errors.ErrUnsupported }
-
-// State is only for Linux.
-func (*Host) State(context.Context) (State, error) { return State{}, errors.ErrUnsupported }
-
-// Close does nothing.
-func (*Host) Close() error { return nil }
-
-// A Container exists only on Linux.
-type Container struct{ Path string }
-
-// Attach is only for Linux.
-func (*Container) Attach(string) (*types100.Result, error) { return nil, errors.ErrUnsupported }
-
-// Interface is only for Linux.
-func (*Container) Interface(string) ([]netip.Prefix, bool, error) {
-	return nil, false, errors.ErrUnsupported
+func Here() (*Host, error) {
+	return nil, fmt.Errorf("%w: network namespaces need Linux", errors.ErrUnsupported)
 }
 
-// HasRoute reports false.
-func (c *Container) HasRoute(net.IPNet) (bool, error) { return false, errors.ErrUnsupported }
+// A Host exists only on Linux. Nothing calls the methods elsewhere.
+type Host struct{ methods }
 
-// Remove is only for Linux.
-func (*Container) Remove(string) error { return errors.ErrUnsupported }
-
-// State is only for Linux.
-func (*Container) State() (State, error) { return State{}, errors.ErrUnsupported }
-
-// Restore is only for Linux.
-func (*Container) Restore(string, State) error { return errors.ErrUnsupported }
-
-// Gone is only for Linux.
-func (*Container) Gone() error { return errors.ErrUnsupported }
+type methods interface {
+	Start(cmd *exec.Cmd) error
+	Close() error
+	Container() (path string, err error)
+	Remove(path string) error
+	Attach(path, name string) (*types100.Result, error)
+	Detach(path, name string) error
+	Addresses(path, name string) ([]netip.Prefix, bool, error)
+	HasRoute(path string, dst *net.IPNet) (bool, error)
+	State(ctx context.Context) (State, error)
+	Inside(path string) (State, error)
+	Restore(path, name string, before State) error
+}

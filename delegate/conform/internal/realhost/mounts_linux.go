@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts makes the mounts of a host, on its thread.
-func mounts(keep []string) error {
+// Mounts makes the mounts of a host, on its thread: /run and /var/lib/cni are empty, except for the
+// paths in keep.
+func Mounts(keep []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -36,9 +37,6 @@ func mounts(keep []string) error {
 			return fmt.Errorf("mount /run over /var/run: %w", err)
 		}
 	}
-	// With the interfaces of the host's namespace. Few plugins look for them here, and some
-	// systems do not allow it.
-	_ = unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	return nil
 }
 

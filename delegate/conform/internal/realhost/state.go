@@ -6,32 +6,9 @@ import (
 	"strings"
 )
 
-// Uplink is the interface of a host with its default route.
-const Uplink = "eth0"
-
-// A State is what there was on a host at one moment. The kernel adds and removes some of
-// it later than it says: ask for a new State until it is as it should be, or time is up.
-type State struct {
-	lines map[string]int // how often each is there
-}
-
-// Undone returns what has changed from before to s, and has changed back in now: what was made and is
-// gone, and, after "no ", what was removed and is there again.
-func (s State) Undone(before, now State) (all []string) {
-	both := func(prefix string, a, b []string) {
-		for _, line := range a {
-			if slices.Contains(b, line) {
-				all = append(all, prefix+line)
-			}
-		}
-	}
-	both("", s.Since(before), s.Since(now))
-	both("no ", before.Since(s), now.Since(s))
-	return all
-}
-
-// Since returns what is in s and was not in before, sorted. Each line has a kind and a
-// name:
+// A State is what there was on a host or in a container at one moment: lines, and how often each is
+// there. The kernel adds and removes some of it later than it says: ask for a new State until it is
+// as it should be, or time is up. A line has a kind and a name:
 //
 //	address 10.1.0.1/24 on cni0
 //	file /var/lib/cni/networks/n/10.1.0.2
@@ -48,12 +25,30 @@ func (s State) Undone(before, now State) (all []string) {
 //	qdisc tbf on veth3a
 //	route 10.1.0.0/16 dev cni0
 //
-// A line ends in a number, such as (2), if there are several such things. Rules for IPv6
-// start with "ip6 rule" and "ip6tables". To see what is missing, call before.Since(s).
+// Rules for IPv6 start with "ip6 rule" and "ip6tables".
+type State map[string]int
+
+// Undone returns what has changed from before to s, and has changed back in now: what was made and is
+// gone, and, after "no ", what was removed and is there again.
+func (s State) Undone(before, now State) (all []string) {
+	both := func(prefix string, a, b []string) {
+		for _, line := range a {
+			if slices.Contains(b, line) {
+				all = append(all, prefix+line)
+			}
+		}
+	}
+	both("", s.Since(before), s.Since(now))
+	both("no ", before.Since(s), now.Since(s))
+	return all
+}
+
+// Since returns what is in s and was not in before, sorted. A line ends in a number, such as (2), if
+// there are several such things. To see what is missing, call before.Since(s).
 func (s State) Since(before State) []string {
 	var all []string
-	for line, n := range s.lines {
-		switch n -= before.lines[line]; {
+	for line, n := range s {
+		switch n -= before[line]; {
 		case n == 1:
 			all = append(all, line)
 		case n > 1:
@@ -67,7 +62,7 @@ func (s State) Since(before State) []string {
 // add adds lines that are of one kind and may be there several times.
 func (s State) add(lines ...string) {
 	for _, line := range lines {
-		s.lines[line]++
+		s[line]++
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -18,14 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/dump"
-	"github.com/metacni/metacni/internal/thread"
 )
 
 // State returns what is on the host: interfaces, addresses, routes, policy rules and
 // queueing disciplines; nft and iptables rules, as far as nft, iptables-save and
 // iptables-legacy-save are installed; files and sockets in /run and /var/lib/cni, without
-// the kept ones; and processes on the host and in its containers. For [Here], the files are
-// those in /run/cni and /var/lib/cni, and the processes those in containers.
+// the kept ones; and processes on the host and in its containers. The host must not be [Here].
 //
 // Link-local addresses and what the kernel makes by itself are left out: routes that follow
 // from an address, and empty chains of iptables. So are the host's ends of the pairs that
@@ -33,36 +32,27 @@ import (
 func (h *Host) State(ctx context.Context) (State, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
-		return State{}, errClosed
-	}
-	s := State{lines: map[string]int{}}
-	attached := map[int]bool{} // by Attach
-	for _, c := range h.containers {
-		for _, index := range c.ends {
-			attached[index] = true
-		}
-	}
+	s := State{}
 	err := errors.Join(
-		listLinks(h.links, attached, s),
+		h.do("", func() error { return listLinks(h.ends, s) }),
 		h.listRules(ctx, s),
-		h.do(func() error { return h.listFiles(s) }),
+		h.do("", func() error { return h.listFiles(s) }),
 		// On the thread: between fork and exec, a command has the program's name.
-		h.do(func() error { return h.listProcesses(s) }),
+		h.do("", func() error { return h.listProcesses(s) }),
 	)
 	if err != nil {
-		return State{}, fmt.Errorf("look at the host: %w", err)
+		return nil, fmt.Errorf("look at the host: %w", err)
 	}
 	return s, nil
 }
 
-// State returns what is in the container: interfaces and their attributes, addresses, routes, policy
+// Inside returns what is in a container: interfaces and their attributes, addresses, routes, policy
 // rules and queueing disciplines, and the settings in /proc/sys/net. What the kernel makes by itself
 // is left out as in [Host.State].
-func (c *Container) State() (State, error) {
-	s := State{lines: map[string]int{}}
-	err := c.use("look at the container", func(links *netlink.Handle) error {
-		all, err := whole(links.LinkList)
+func (h *Host) Inside(path string) (State, error) {
+	s := State{}
+	err := h.do(path, func() error {
+		all, err := whole(netlink.LinkList)
 		for _, l := range all {
 			a := l.Attrs()
 			for what, value := range map[string]any{
@@ -72,26 +62,29 @@ func (c *Container) State() (State, error) {
 				s.add(fmt.Sprintf("%s of %s: %v", what, a.Name, value))
 			}
 		}
-		return errors.Join(err, listLinks(links, nil, s), c.settings(func(path, value string) error {
+		return errors.Join(err, listLinks(nil, s), settings(func(path, value string) error {
 			s.add(setting(path) + value)
 			return nil
 		}))
 	})
-	return s, err
+	if err != nil {
+		return nil, fmt.Errorf("look at the container: %w", err)
+	}
+	return s, nil
 }
 
-// Restore makes the container as it was before: with a new interface of the name in place of the one
+// Restore makes a container as it was before: with a new interface of the name in place of the one
 // that is there, which has another address, and with the settings that were changed.
-func (c *Container) Restore(ifname string, before State) error {
-	if err := c.Remove(ifname); err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+func (h *Host) Restore(path, name string, before State) error {
+	if err := h.Detach(path, name); err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
 		return err
 	}
-	if _, err := c.Attach(ifname); err != nil {
+	if _, err := h.Attach(path, name); err != nil {
 		return err
 	}
-	return c.use("restore settings", func(*netlink.Handle) error {
-		return c.settings(func(path, now string) error {
-			for line := range before.lines {
+	return h.do(path, func() error {
+		return settings(func(path, now string) error {
+			for line := range before {
 				if old, ok := strings.CutPrefix(line, setting(path)); ok && old != now {
 					return os.WriteFile(path, []byte(old), 0o600)
 				}
@@ -104,33 +97,29 @@ func (c *Container) Restore(ifname string, before State) error {
 // setting is the beginning of a line.
 func setting(path string) string { return "setting " + path + " = " }
 
-// settings calls f with each file in /proc/sys/net of the container that can be read and written to.
-func (c *Container) settings(f func(path, value string) error) (err error) {
-	thread.Alone(func() {
-		err = unix.Setns(int(c.space.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
-			err = filepath.WalkDir("/proc/sys/net", func(path string, e fs.DirEntry, err error) error {
-				if err != nil || e.IsDir() {
-					return nil //nolint:nilerr // an interface may have gone
-				}
-				info, err := e.Info()
-				if err != nil || info.Mode().Perm()&0o600 != 0o600 {
-					return nil //nolint:nilerr // as well
-				}
-				value, err := os.ReadFile(path)
-				if err != nil {
-					return nil //nolint:nilerr // some have no value
-				}
-				return f(path, strings.Join(strings.Fields(string(value)), " "))
-			})
+// settings calls f with each file in /proc/sys/net of the thread's namespace that can be read and
+// written to.
+func settings(f func(path, value string) error) error {
+	return filepath.WalkDir("/proc/sys/net", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil //nolint:nilerr // an interface may have gone
 		}
+		info, err := e.Info()
+		if err != nil || info.Mode().Perm()&0o600 != 0o600 {
+			return nil //nolint:nilerr // as well
+		}
+		value, err := os.ReadFile(path)
+		if err != nil {
+			return nil //nolint:nilerr // some have no value
+		}
+		return f(path, strings.Join(strings.Fields(string(value)), " "))
 	})
-	return err
 }
 
-// listLinks adds what the kernel tells through links. It leaves out the interfaces in attached.
-func listLinks(links *netlink.Handle, attached map[int]bool, s State) error {
-	all, err := whole(links.LinkList)
+// listLinks adds what the kernel tells by netlink about the thread's namespace. It leaves out the
+// interfaces in attached.
+func listLinks(attached map[int]bool, s State) error {
+	all, err := whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("interfaces: %w", err)
 	}
@@ -141,7 +130,7 @@ func listLinks(links *netlink.Handle, attached map[int]bool, s State) error {
 			s.add(fmt.Sprintf("interface %q", l.Attrs().Name))
 		}
 	}
-	addresses, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(nil, netlink.FAMILY_ALL) })
+	addresses, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("addresses: %w", err)
 	}
@@ -152,7 +141,7 @@ func listLinks(links *netlink.Handle, attached map[int]bool, s State) error {
 	}
 	for family, tool := range map[int]string{netlink.FAMILY_V4: "ip", netlink.FAMILY_V6: "ip6"} {
 		routes, err := whole(func() ([]netlink.Route, error) {
-			return links.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+			return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {
 			return fmt.Errorf("routes: %w", err)
@@ -162,7 +151,7 @@ func listLinks(links *netlink.Handle, attached map[int]bool, s State) error {
 				s.add(routeText(r, names))
 			}
 		}
-		rules, err := whole(func() ([]netlink.Rule, error) { return links.RuleList(family) })
+		rules, err := whole(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
 		if err != nil {
 			return fmt.Errorf("policy rules: %w", err)
 		}
@@ -170,7 +159,7 @@ func listLinks(links *netlink.Handle, attached map[int]bool, s State) error {
 			s.add(tool + ruleText(r))
 		}
 	}
-	qdiscs, err := whole(func() ([]netlink.Qdisc, error) { return links.QdiscList(nil) })
+	qdiscs, err := whole(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(nil) })
 	if err != nil {
 		return fmt.Errorf("queueing disciplines: %w", err)
 	}
@@ -255,9 +244,9 @@ func (h *Host) listRules(ctx context.Context, s State) error {
 		save := func(tool string) error {
 			out, _, err := h.run(ctx, tool)
 			// iptables-save may be iptables-legacy-save, with the same rules.
-			these := State{map[string]int{}}
+			these := State{}
 			these.add(iptablesRules(program, out)...)
-			for line, n := range these.lines {
+			for line, n := range these {
 				rules[line] = max(rules[line], n)
 			}
 			return err
@@ -268,7 +257,7 @@ func (h *Host) listRules(ctx context.Context, s State) error {
 			}
 		}
 		var tables []byte
-		err := h.do(func() (err error) {
+		err := h.do("", func() (err error) {
 			if tables, err = os.ReadFile("/proc/thread-self/net/" + legacy); errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
@@ -283,7 +272,7 @@ func (h *Host) listRules(ctx context.Context, s State) error {
 			}
 		}
 		for line, n := range rules {
-			s.lines[line] += n
+			s[line] += n
 		}
 	}
 	return nil
@@ -320,23 +309,17 @@ func (h *Host) run(ctx context.Context, name string, args ...string) (out string
 
 // listFiles adds the files and sockets in the directories with state of plugins.
 func (h *Host) listFiles(s State) error {
-	skip := map[string]bool{"/run/xtables.lock": true}
-	for _, path := range h.keep {
-		skip[path] = true
-	}
-	for _, c := range h.containers {
-		skip[c.Path] = true
-	}
-	for _, dir := range h.dirs {
+	for _, dir := range []string{"/run", "/var/lib/cni"} {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
 				return nil
 			case err != nil:
 				return err
-			case skip[path] && e.IsDir():
+			case path == "/run/xtables.lock":
+			case h.skip[path] && e.IsDir():
 				return fs.SkipDir
-			case !skip[path] && (e.Type().IsRegular() || e.Type() == fs.ModeSocket):
+			case !h.skip[path] && (e.Type().IsRegular() || e.Type() == fs.ModeSocket):
 				s.add("file " + path)
 			}
 			return nil
@@ -348,7 +331,7 @@ func (h *Host) listFiles(s State) error {
 	return nil
 }
 
-// listProcesses adds the processes in the host's namespaces.
+// listProcesses adds the processes on the host and in its containers.
 func (h *Host) listProcesses(s State) error {
 	pids, err := processes(h.ids())
 	for _, pid := range pids {
@@ -362,23 +345,16 @@ func (h *Host) listProcesses(s State) error {
 // ids returns the identities of the namespaces of the host and its containers.
 func (h *Host) ids() map[string]bool {
 	all := map[string]bool{}
-	spaces := slices.Clone(h.spaces)
-	for _, c := range h.containers {
-		if c.links != nil {
-			spaces = append(spaces, c.space)
-		}
-	}
-	for _, space := range spaces {
-		if id, err := identity(space); err == nil {
-			all[id] = true
-		}
+	for _, space := range slices.AppendSeq(slices.Clone(h.spaces), maps.Values(h.containers)) {
+		all[identity(space)] = true
 	}
 	return all
 }
 
 // identity returns a namespace as links below /proc show it, like net:[4026531840].
-func identity(space *os.File) (string, error) {
-	return os.Readlink(fmt.Sprintf("/proc/thread-self/fd/%d", space.Fd()))
+func identity(space *os.File) string {
+	id, _ := os.Readlink(fdPath(space)) // it is open
+	return id
 }
 
 // processes returns the processes in namespaces, without this program.

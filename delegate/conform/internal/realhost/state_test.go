@@ -103,7 +103,7 @@ COMMIT
 
 func TestSince(t *testing.T) {
 	t.Parallel()
-	before, after := State{map[string]int{"a": 1, "lost": 1}}, State{map[string]int{}}
+	before, after := State{"a": 1, "lost": 1}, State{}
 	after.add("z", "a", "a", "c", "c")
 	if diff := cmp.Diff([]string{"a", "c (2)", "z"}, after.Since(before)); diff != "" {
 		t.Error(diff)
