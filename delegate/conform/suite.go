@@ -89,7 +89,7 @@ func (s *suite) checks(ctx context.Context) iter.Seq[Finding] {
 
 // has reports whether c is a check for this plugin.
 func (s *suite) has(c Check) bool {
-	return c.Applies(s.kind.Name, len(s.conf.Delegates) > 0, s.conf.Strict)
+	return (c.Kinds == nil || slices.Contains(c.Kinds, s.kind.Name)) && (!c.Delegates || len(s.conf.Delegates) > 0) && (!c.Strict || s.conf.Strict)
 }
 
 // find makes one check.

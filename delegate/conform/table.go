@@ -2,7 +2,6 @@ package conform
 
 import (
 	"context"
-	"slices"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
@@ -27,12 +26,6 @@ type Check struct {
 	after   []string // checks: when one of them fails, this one would fail for the same reason
 
 	do func(context.Context, *suite) error // returns what the plugin does wrong
-}
-
-// Applies reports whether c is for plugins of a kind: with delegates or without, and with
-// [Config.Strict] or without.
-func (c Check) Applies(kind string, delegates, strict bool) bool {
-	return (c.Kinds == nil || slices.Contains(c.Kinds, kind)) && (!c.Delegates || delegates) && (!c.Strict || strict)
 }
 
 const (

@@ -104,7 +104,7 @@ func (p process) run(ctx context.Context) int {
 	case kind.Name != "":
 		r.Kind.Why = clean(kind.Why)
 	}
-	s.begin(r, checksOf(kind.Name, len(conf.Delegates) > 0, o.strict))
+	s.begin(r)
 	start := time.Now()
 	for f := range findings {
 		if ctx.Err() != nil {
@@ -146,12 +146,10 @@ const inHost = "CONFORM_IN_HOST=1"
 // list prints the checks.
 func (p process) list(o *options) int {
 	var r report
-	checks := conform.Checks()
-	if o.kind != "" {
-		checks = checksOf(o.kind, true, true)
-	}
-	for _, c := range checks {
-		r.Checks = append(r.Checks, check{Name: c.Name, Duty: c.Duty, Why: c.Why, Where: c.Where, Kinds: c.Kinds, Delegates: c.Delegates, Strict: c.Strict})
+	for _, c := range conform.Checks() {
+		if o.kind == "" || c.Kinds == nil || slices.Contains(c.Kinds, o.kind) {
+			r.Checks = append(r.Checks, check{Name: c.Name, Duty: c.Duty, Why: c.Why, Where: c.Where, Kinds: c.Kinds, Delegates: c.Delegates, Strict: c.Strict})
+		}
 	}
 	var err error
 	if o.json {
@@ -163,13 +161,6 @@ func (p process) list(o *options) int {
 		return p.say(err)
 	}
 	return passed
-}
-
-// checksOf returns the checks of a plugin of a kind, with or without delegates.
-func checksOf(kind string, delegates, strict bool) []conform.Check {
-	return slices.DeleteFunc(conform.Checks(), func(c conform.Check) bool {
-		return !c.Applies(kind, delegates, strict)
-	})
 }
 
 // config is what the flags say, for package conform.

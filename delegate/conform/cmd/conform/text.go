@@ -24,12 +24,12 @@ func (s *screen) printf(format string, args ...any) {
 }
 
 // begin says what the plugin is taken for, before the checks.
-func (s *screen) begin(r *report, checks []conform.Check) {
+func (s *screen) begin(r *report) {
 	if s.json {
 		return
 	}
 	s.printf("%s is %s\n\n", r.Plugin, r.taken())
-	for _, c := range checks {
+	for _, c := range conform.Checks() {
 		s.width = max(s.width, len(c.Name))
 	}
 }
