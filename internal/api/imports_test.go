@@ -75,7 +75,7 @@ var rules = map[string][]string{
 	"netconf/nad":                        {"internal/rawjson", "netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/kubename"},
 	"netconf/autoconf":                   {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
-	"delegate/conform/cmd/conform": {"delegate/conform", "delegate/delegatetest"},
+	"delegate/conform/cmd/conform": {"delegate/conform", "delegate/conform/host", "delegate/delegatetest"},
 
 	"delegate/kube/internal/apierr":               nil,
 	"delegate/kube/internal/bounded":              nil,
