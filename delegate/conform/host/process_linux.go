@@ -14,7 +14,7 @@ import (
 
 // Command returns a command that runs in a new network namespace and a new mount
 // namespace. Unless the caller is root, it also runs in a user namespace in which the
-// caller is root. The program must call [Setup] first.
+// caller is root. The program calls [Setup] to make a host of them.
 //
 // The command is killed when the thread that starts it ends: start it from a
 // goroutine that has called [runtime.LockOSThread].

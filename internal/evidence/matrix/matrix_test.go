@@ -137,7 +137,7 @@ func newBuilder(t *testing.T) *builder {
 // result of the test ends when they change.
 func (b *builder) conform(t *testing.T) {
 	t.Helper()
-	for _, dir := range []string{"../../../delegate/conform", "../../../delegate/conform/cmd/conform", "../../../delegate/conform/host"} {
+	for _, dir := range []string{"../../../delegate/conform", "../../../delegate/conform/cmd/conform", "../../../delegate/conform/host", "../../../delegate/conform/internal/realhost"} {
 		_, err := os.ReadDir(dir)
 		nodetest.OK(t, err)
 	}
