@@ -272,6 +272,27 @@ func TestDocumentsLinkToFilesThatExist(t *testing.T) {
 	}
 }
 
+// A page names nothing of a public package, such as `netconf.Parse`, that is not there. CHANGELOG.md
+// has former names, too.
+func TestDocumentsNameWhatPackagesHave(t *testing.T) {
+	t.Parallel()
+	apis := make(map[string]string) // by the name of the package
+	for _, file := range glob(t, "internal/api/testdata/*.txt") {
+		api := content(t, file)
+		apis[submatches(api, `^package (\w+) //`)[0]] += api
+	}
+	for _, page := range files(t) {
+		if filepath.Ext(page) != ".md" || page == "CHANGELOG.md" {
+			continue
+		}
+		for _, name := range regexp.MustCompile(`\b([a-z]\w*)\.([A-Z]\w*)`).FindAllStringSubmatch(strings.Join(submatches(content(t, page), "`([^`\n]+)`"), "\n"), -1) {
+			if api, ours := apis[name[1]]; ours && !regexp.MustCompile(`\b`+name[2]+`\b`).MatchString(api) {
+				t.Errorf("%s names %s, which does not exist", page, name[0])
+			}
+		}
+	}
+}
+
 // Examples/README.md lists every example and every product.
 func TestExamplesAreListed(t *testing.T) {
 	t.Parallel()
