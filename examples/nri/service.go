@@ -54,7 +54,10 @@ func (p *Plugin) open(ctx context.Context, conf Config) (*service, error) {
 		}
 		return nil, err
 	}
-	system := plugin.System{Exec: p.Exec, Env: p.Env, InterfaceNames: p.InterfaceNames, Observer: observe, Logger: p.Logger}
+	system := plugin.System{
+		Exec: p.Exec, Env: p.Env, InterfaceNames: p.InterfaceNames, Observer: observe, Logger: p.Logger,
+		UndoTimeout: 10 * time.Second, // nobody ends the process when a call of the runtime has ended
+	}
 	o := &service{conf: conf, log: p.Logger, held: held, life: system.NewManager(conf.StateDir, "", []string{conf.BinDir})}
 	if conf.DRA.Driver != "" {
 		err = o.startDriver(context.WithoutCancel(ctx)) // close ends it
