@@ -73,12 +73,18 @@ func (n Network) Complete(name, version string) (Network, error) {
 	if err := n.checkForm(); err != nil {
 		return Network{}, err
 	}
+	lacks := func(key string) bool { raw, ok := n.keys[key]; return !ok || string(raw) == `""` }
+	_, several := n.keys["cniVersions"]
+	unnamed := name != "" && lacks("name")
+	unversioned := version != "" && lacks("cniVersion") && !several
+	if !unnamed && !unversioned {
+		return n, nil
+	}
 	keys := n.keys.shallow()
-	lacks := func(key string) bool { raw, ok := keys[key]; return !ok || string(raw) == `""` }
-	if name != "" && lacks("name") {
+	if unnamed {
 		keys["name"] = encodeString(name)
 	}
-	if _, several := keys["cniVersions"]; version != "" && lacks("cniVersion") && !several {
+	if unversioned {
 		keys["cniVersion"] = encodeString(version)
 	}
 	completed, err := newNetwork(keys, n.plugins)

@@ -127,7 +127,7 @@ func TestSingle(t *testing.T) {
 	}
 	_, err := half.Request(0, netconf.Request{})
 	wantError{kind: netconf.ErrInvalid, network: "a/b", key: "name"}.check(t, err)
-	_, err = half.Complete("ab", "")
+	_, err = half.EditPlugins()
 	wantError{kind: netconf.ErrInvalid, network: "a/b", key: "name"}.check(t, err)
 	named := netconf.Single(mustPlugin(t, `{"name":"ab","cniVersion":"1.0.0"}`))
 	_, err = named.Request(0, netconf.Request{})

@@ -28,8 +28,7 @@ func Config[T any](c *Call) (T, error) {
 		return netconf.Decode[T](c.Config)
 	}
 	var v T
-	var keys map[string]json.RawMessage
-	if json.Unmarshal(c.Config, &keys) != nil || keys == nil {
+	if object := rawjson.Scan(c.Config); object.Space() != '{' || !json.Valid(c.Config) {
 		return netconf.Decode[T](c.Config) // which says why
 	}
 	if json.Unmarshal(c.Config, &v) == nil {

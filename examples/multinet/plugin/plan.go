@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,12 +77,24 @@ func (c *config) takeVersion(first netconf.Network) {
 // the pod asks for a network that it may not have, choices fails. Nothing has been looked
 // up then, so that the pod does not learn what exists.
 func (c *config) choices(ctx context.Context, annotations map[string]string) ([]choice, error) {
-	claimed, claimErr := c.claimed(ctx) // first: its claims are told if anything else fails
-	primary, selected, podErr := c.asked(annotations)
-	standing, confErr := c.standing()
-	chain, chainErr := c.chain()
-	attach, policyErr := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.UseDefault)
-	if err := cmp.Or(claimErr, podErr, confErr, chainErr, policyErr); err != nil {
+	claimed, err := c.claimed(ctx) // first: its claims are told if anything else fails
+	if err != nil {
+		return nil, err
+	}
+	primary, selected, err := c.asked(annotations)
+	if err != nil {
+		return nil, err
+	}
+	standing, err := c.standing()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := c.chain()
+	if err != nil {
+		return nil, err
+	}
+	attach, err := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.UseDefault)
+	if err != nil {
 		return nil, err
 	}
 	if primary != nil {

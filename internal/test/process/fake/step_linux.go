@@ -25,7 +25,10 @@ func step(conf config, phase string) error {
 	if what != os.Getenv("METACNI_STEPS_KILL") {
 		return nil
 	}
-	if err := errors.Join(appendLine(steps, fmt.Sprintln(os.Getppid(), "killed")), syscall.Kill(os.Getppid(), syscall.SIGKILL)); err != nil {
+	if err := appendLine(steps, fmt.Sprintln(os.Getppid(), "killed")); err != nil {
+		return err
+	}
+	if err := syscall.Kill(os.Getppid(), syscall.SIGKILL); err != nil {
 		return err
 	}
 	if os.Getenv("METACNI_STEPS_ORPHAN") == "" {
