@@ -13,8 +13,17 @@ import (
 // is for the error object: whoever still reads has it at once.
 const lateWrite = time.Second
 
+// mayBlock reports whether stream, a stdin or stdout, may wait for somebody at its other
+// end: files, pipes and connections, which can be closed, may. A read or write of them that
+// outlives its context ends with the process. Memory never waits, and nothing may read or
+// write it after Run has returned: it is the caller's then.
+func mayBlock(stream any) bool {
+	_, can := stream.(io.Closer)
+	return can
+}
+
 // An output is a plugin's stdout, until ctx ends: a write to a full pipe blocks as
-// long as nobody reads. What still writes then ends with the process.
+// long as nobody reads.
 type output struct {
 	ctx     context.Context //nolint:containedctx // io.Writer has no other place for it
 	to      io.Writer

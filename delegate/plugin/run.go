@@ -26,11 +26,15 @@ import (
 //
 // If that fails, Run prints the error object of the specification (section 5,
 // "Error") and returns the error: an executable then exits with status 1. VERSION
-// does not read Stdin. A write to Stdout that blocks ends with ctx, and an ADD is then
-// undone. Without CNI_COMMAND, Run prints About and the [Version] to
-// Stderr, or fails with code 4 if there is no About. Stdin and Stdout must not be nil.
+// does not read Stdin. A read of Stdin or a write to Stdout that blocks ends with ctx if
+// the stream is an [io.Closer], as files and pipes are; an ADD is then undone. Other
+// streams, such as a [bytes.Buffer], are the caller's again when Run returns. Without
+// CNI_COMMAND, Run prints About and the [Version] to Stderr, or fails with code 4 if
+// there is no About. Stdin and Stdout must not be nil.
 func (p Plugin) Run(ctx context.Context, system System) error {
-	system.Stdout = &output{ctx: ctx, to: system.Stdout}
+	if mayBlock(system.Stdout) {
+		system.Stdout = &output{ctx: ctx, to: system.Stdout}
+	}
 	r := &run{Plugin: p, system: system, env: variables(system.Env)}
 	if r.Versions == nil {
 		r.Versions = version.All
@@ -219,9 +223,13 @@ func readAll(ctx context.Context, stdin io.Reader) ([]byte, error) {
 		data, err = io.ReadAll(stdin)
 		close(read)
 	}()
+	var ended <-chan struct{}
+	if mayBlock(stdin) {
+		ended = ctx.Done()
+	}
 	select {
 	case <-read:
-	case <-ctx.Done():
+	case <-ended:
 		return nil, types.NewError(types.ErrTryAgainLater, fmt.Sprintf("reading the configuration: %v", cause.Of(ctx)), "")
 	}
 	if err != nil {

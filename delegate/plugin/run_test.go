@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -120,13 +121,18 @@ func (p *fullPipe) Write([]byte) (int, error) {
 	return 0, io.ErrClosedPipe
 }
 
+func (p *fullPipe) Close() error {
+	close(p.closed)
+	return nil
+}
+
 // If the context ends while the result cannot be written, the ADD is undone, its lock is
 // released, and Run returns without writing an error object.
 func TestContextEndsAPluginThatWritesItsResult(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	stdout := &fullPipe{make(chan struct{}), make(chan struct{})}
-	defer close(stdout.closed)
+	defer stdout.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	process := n.process()
 	process.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/x"}
@@ -138,6 +144,50 @@ func TestContextEndsAPluginThatWritesItsResult(t *testing.T) {
 	nodetest.Fails(t, small().Run(ctx, process), types.ErrTryAgainLater, "cannot print the result: context canceled: terminated signal received")
 	n.WantTrace("ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0")
 	nodetest.OK(t, n.do(small(), "ADD", two))
+}
+
+// A memory is a stdin and stdout in memory that is slow: its context ends before it does.
+type memory struct {
+	bytes.Buffer
+	end context.CancelFunc
+}
+
+func (m *memory) Write(b []byte) (int, error) {
+	m.end()
+	time.Sleep(time.Hour)
+	return m.Buffer.Write(b)
+}
+
+func (m *memory) Read(b []byte) (int, error) {
+	m.end()
+	time.Sleep(time.Hour)
+	return m.Buffer.Read(b)
+}
+
+// Memory that Run reads or writes is the caller's again when Run returns, also if the
+// context has ended meanwhile.
+func TestNothingUsesMemoryAfterRunHasReturned(t *testing.T) {
+	t.Parallel()
+	t.Run("stdout", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			stdout := memory{end: cancel}
+			err := plugin.Plugin{}.Run(ctx, plugin.System{Env: []string{"CNI_COMMAND=VERSION"}, Stdout: &stdout})
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "Run has written", stdout.Len() > 0, true)
+		})
+	})
+	t.Run("stdin", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			stdin := memory{end: cancel}
+			stdin.WriteString("{}")
+			_ = plugin.Plugin{}.Run(ctx, plugin.System{Env: []string{"CNI_COMMAND=STATUS", "CNI_PATH=/x"}, Stdin: &stdin, Stdout: io.Discard})
+			nodetest.Equal(t, "bytes that Run has not read", stdin.Len(), 0)
+		})
+	})
 }
 
 // A runtime that gives up, or a person who presses Ctrl-C, does not wait for a
