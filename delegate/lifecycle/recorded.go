@@ -16,8 +16,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// An AddRecord is what is recorded of one ADD of the runtime, for its CHECK, DEL and GC: the
-// interface that the runtime asked for, and all others that belong to it.
+// An AddRecord describes one ADD of the runtime, for its CHECK, DEL and GC: the interface that
+// the runtime asked for, and all others that belong to it.
 type AddRecord struct {
 	Key              scratch.Key
 	State            scratch.State // Partial while one of Attached is being attached, or could not be undone

@@ -14,9 +14,9 @@ import (
 const lateWrite = time.Second
 
 // mayBlock reports whether stream, a stdin or stdout, may wait for somebody at its other
-// end: files, pipes and connections, which can be closed, may. A read or write of them that
-// outlives its context ends with the process. Memory never waits, and nothing may read or
-// write it after Run has returned: it is the caller's then.
+// end. Files, pipes and connections, which can be closed, may: a read or write that outlives
+// its context ends with the process. Memory never waits. It is the caller's again when Run
+// has returned, so that no read or write may outlive Run.
 func mayBlock(stream any) bool {
 	_, can := stream.(io.Closer)
 	return can

@@ -213,8 +213,8 @@ func (r *run) checkVersion(command, since string) error {
 	return nil
 }
 
-// readAll reads stdin to its end. If ctx ends first, the error says why, with CNI
-// code 11; what still reads then ends with the process.
+// readAll reads stdin to its end. If stdin may block and ctx ends first, the error says
+// why, with CNI code 11.
 func readAll(ctx context.Context, stdin io.Reader) ([]byte, error) {
 	var data []byte
 	var err error

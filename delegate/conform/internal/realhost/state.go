@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// A State is what there was on a host or in a container at one moment: lines, and how often each is
-// there. The kernel adds and removes some of it later than it says: ask for a new State until it is
-// as it should be, or time is up. A line has a kind and a name:
+// A State counts the things on a host or in a container at one moment, by lines. The kernel makes and
+// removes some things later than it says: ask for a new State until it is as it should be, or time is
+// up. A line has the kind of a thing and its name:
 //
 //	address 10.1.0.1/24 on cni0
 //	file /var/lib/cni/networks/n/10.1.0.2
@@ -28,8 +28,8 @@ import (
 // Rules for IPv6 start with "ip6 rule" and "ip6tables".
 type State map[string]int
 
-// Undone returns what has changed from before to s, and has changed back in now: what was made and is
-// gone, and, after "no ", what was removed and is there again.
+// Undone returns the changes from before to s that are undone in now: the lines that were added and are
+// gone, and, after "no ", the lines that were removed and are there again.
 func (s State) Undone(before, now State) (all []string) {
 	both := func(prefix string, a, b []string) {
 		for _, line := range a {
@@ -43,8 +43,8 @@ func (s State) Undone(before, now State) (all []string) {
 	return all
 }
 
-// Since returns what is in s and was not in before, sorted. A line ends in a number, such as (2), if
-// there are several such things. To see what is missing, call before.Since(s).
+// Since returns the lines of s that are not in before, sorted. A line ends in a number, such as (2), if
+// there are several such things. The lines that are missing in s are before.Since(s).
 func (s State) Since(before State) []string {
 	var all []string
 	for line, n := range s {

@@ -46,9 +46,9 @@ func (h *Host) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// Inside returns what is in a container: interfaces and their attributes, addresses, routes, policy
-// rules and queueing disciplines, and the settings in /proc/sys/net. What the kernel makes by itself
-// is left out as in [Host.State].
+// Inside returns the State of a container: interfaces and their attributes, addresses, routes, policy
+// rules and queueing disciplines, and the settings in /proc/sys/net. Things that the kernel makes by
+// itself are left out as in [Host.State].
 func (h *Host) Inside(path string) (State, error) {
 	s := State{}
 	err := h.do(path, func() error {
